@@ -1,0 +1,1 @@
+"""Language models generate faster, with the same text."""

@@ -1,0 +1,1 @@
+"""Candidate generators: one strategy a file; the file's name is the strategy's name."""

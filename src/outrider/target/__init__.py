@@ -1,0 +1,1 @@
+"""One forward over (committed + tree) for any model."""

@@ -1,0 +1,175 @@
+"""What a verifier sees of a row: its committed ids, its logits processors, where its text ends.
+
+Processors and stopping criteria see exactly the calls plain decoding would make: once for each committed
+token, in order, on the committed prefix. A verifier walks the tree through `score` and `commit`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+
+from outrider.types import Candidates, Ids
+
+_GROWTH = 1024
+
+
+class Stopping:
+    """transformers' stopping criteria, asked token by token.
+
+    End-of-sequence and length limits are answered on the host; every other criterion, the user's own
+    too, is called as it is.
+    """
+
+    def __init__(self, criteria: Iterable[Any]) -> None:
+        self.max_length = 2**31
+        self.eos: set[int] = set()
+        self.others: list[Any] = []
+        for criterion in criteria:
+            if type(criterion) is MaxLengthCriteria:
+                self.max_length = min(self.max_length, criterion.max_length)
+            elif type(criterion) is EosTokenCriteria:
+                self.eos.update(criterion.eos_token_id.reshape(-1).tolist())
+            else:
+                self.others.append(criterion)
+
+    def ends(self, token: int, length: int, ids: Callable[[], Tensor], scores: Any) -> bool:
+        """Whether a text of `length` tokens, the last one `token`, ends here."""
+        ended = token in self.eos or length >= self.max_length
+        for criterion in self.others:
+            ended |= bool(criterion(ids(), scores).any())
+        return ended
+
+
+@dataclass
+class Row:
+    """One sequence as it grows: ids on the device and on the host, and what acts on them.
+
+    **Arguments:**
+
+    - `device_ids`: (1, L) int64. The prompt.
+    - `processors`, `stopping`: What plain decoding would apply to this row.
+    - `keep_scores`: Keep the processed scores of every committed token, (1, V) float32 each.
+    - `index`: The row's number in its batch.
+    - `scores_seen`: What stopping criteria get as `scores`: the kept ones, or None.
+    """
+
+    device_ids: Tensor
+    processors: LogitsProcessorList
+    stopping: Stopping
+    keep_scores: bool = False
+    keep_logits: bool = False
+    index: int = 0
+    finished: bool = False
+    scores: list[Tensor] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.length = self.num_prompt = self.device_ids.shape[1]
+        self._device = torch.empty(
+            1, self.length + _GROWTH, dtype=self.device_ids.dtype, device=self.device_ids.device
+        )
+        self._device[:, : self.length] = self.device_ids
+        self._host = np.empty(self.length + _GROWTH, np.int64)
+        self._host[: self.length] = self.device_ids[0].cpu().numpy()
+        self._num_on_device = self.length
+
+    @property
+    def ids(self) -> Ids:
+        """(L,) int64 on the host. All committed tokens; read-only."""
+        view = self._host[: self.length]
+        view.flags.writeable = False
+        return view
+
+    def tensor(self) -> Tensor:
+        """(1, L) int64 on the target's device. All committed tokens."""
+        if self._num_on_device < self.length:
+            fresh = torch.from_numpy(self._host[self._num_on_device : self.length])
+            if self._device.shape[1] < self.length:
+                grown = self._device.new_empty(1, 2 * self.length)
+                grown[:, : self._num_on_device] = self._device[:, : self._num_on_device]
+                self._device = grown
+            self._device[0, self._num_on_device : self.length] = fresh.to(self._device.device)
+            self._num_on_device = self.length
+        return self._device[:, : self.length]
+
+    def score(self, logits: Tensor) -> Tensor:
+        """Processed scores, (1, V) float32, of the next token. `logits` is that node's raw row (1, V)."""
+        # The copy keeps processors that write in place away from logits another node may share.
+        scores = logits.to(torch.float32, copy=bool(self.processors) or self.keep_logits)
+        if self.keep_logits:
+            self.logits.append(scores.clone() if self.processors else scores)
+        return self.processors(self.tensor(), scores) if self.processors else scores
+
+    def commit(self, token: int, scores: Tensor | None) -> bool:
+        """Append a token that came from `scores` (1, V); True where the text ends with it."""
+        if self.length == self._host.size:
+            self._host = np.concatenate([self._host, np.empty_like(self._host)])
+        self._host[self.length] = token
+        self.length += 1
+        if self.keep_scores and scores is not None:
+            self.scores.append(scores.clone())
+        seen = tuple(self.scores) if self.keep_scores else None
+        self.finished = self.stopping.ends(token, self.length, self.tensor, seen)
+        return self.finished
+
+    @property
+    def wants_scores(self) -> bool:
+        """Whether someone looks at every token's scores, so that none may be skipped."""
+        return bool(self.processors) or self.keep_scores or self.keep_logits
+
+
+class Verifier(ABC):
+    """An accept rule.
+
+    `needs_draft_logits` says that it divides by the distribution candidates were drawn from.
+    """
+
+    needs_draft_logits = False
+
+    @abstractmethod
+    def verify(self, row: Row, candidates: Candidates, logits: Tensor) -> list[int]:
+        """Commit tokens to `row`; return the accepted path, as indices into `candidates`.
+
+        **Arguments:**
+
+        - `candidates`: A tree of n nodes.
+        - `logits`: (n+1, V) raw logits. Row 0 follows the last committed token, row i+1 candidate i.
+
+        Commits the path's tokens and one of the target's own, fewer where the text ends inside. The
+        returned path never holds a node whose token was not committed.
+        """
+
+
+def walk(
+    row: Row, candidates: Candidates, logits: Tensor, select: Callable[[Tensor, int], int]
+) -> list[int]:
+    """Go down the tree while `select` picks a child. What `Verifier.verify` returns.
+
+    `select(scores, position)` chooses the token at `position` from (1, V) processed scores.
+    """
+    children = {
+        (int(parent), int(token)): node
+        for node, (parent, token) in reversed(
+            list(enumerate(zip(candidates.parents, candidates.tokens, strict=True)))
+        )
+    }
+    node, path = -1, []
+    while True:
+        scores = row.score(logits[node + 1 : node + 2])
+        token = select(scores, row.length)
+        ended = row.commit(token, scores)
+        child = children.get((node, token))
+        if child is not None:
+            path.append(child)
+        if ended or child is None:
+            return path
+        node = child
