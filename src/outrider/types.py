@@ -5,6 +5,7 @@ Token ids are NumPy arrays on the host. Tensors a generator asked for (`needs`) 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,12 +50,18 @@ class Context:
     - `num_prompt`: How many of them are the prompt.
     - `max_new_tokens`: How many tokens may still be committed, this round's own included.
     - `encoder_ids`: (S,) int64. The encoder's input, for an encoder-decoder target of text; else None.
+    - `inputs`: What the target's own forward is given besides ids, by name, as `generate()` prepared it
+        (`encoder_outputs`, `pixel_values`, ...). For generators that run a model.
+    - `draw`: Chooses a token from a (1, V) tensor of draft logits at a position as the target's verifier
+        would: the argmax, or the draw with the same position-keyed noise; None outside the loop.
     """
 
     ids: Ids
     num_prompt: int
     max_new_tokens: int = 2**31
     encoder_ids: Ids | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    draw: Callable[[Any, int], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,99 @@
+"""From what the caller wrote to a generator and a controller."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from outrider.contract import CandidateGenerator, get
+from outrider.control import Controller, Fixed, Heuristic
+from outrider.errors import OptionError
+from outrider.flags import Flags
+from outrider.generators._function import FunctionGenerator
+from outrider.generators._transformers import FromTransformers
+
+_UNLIMITED = 2**31
+
+
+def make_generator(spec: Any, **options: Any) -> CandidateGenerator:
+    """A generator from an instance, a class, a registered name, or a function from ids to ids.
+
+    Objects with transformers' contract (`get_candidates`) are bridged.
+
+    **Raises:** `UnknownNameError` for a name nobody registered; `OptionError` for an option the generator
+    does not take, or for something that is no generator.
+    """
+    if isinstance(spec, str):
+        spec = get(spec)
+    if inspect.isclass(spec):
+        try:
+            inspect.signature(spec).bind(**options)
+        except TypeError as error:
+            takes = [name for name in inspect.signature(spec).parameters if name != "self"]
+            name = spec.__module__.rsplit(".", 1)[-1] if spec.__name__ == "Generator" else spec.__name__
+            raise OptionError(
+                f"candidate generator {name!r} cannot be made: {error}; it takes {', '.join(takes) or 'no options'}"
+            ) from None
+        spec = spec(**options)
+    elif options:
+        raise OptionError(f"options {', '.join(options)} need a generator's name or class, not {spec!r}")
+    if isinstance(spec, CandidateGenerator) and type(spec).propose is not CandidateGenerator.propose:
+        return spec
+    if hasattr(spec, "get_candidates"):
+        return FromTransformers(spec)
+    if callable(spec):
+        return FunctionGenerator(spec)
+    raise OptionError(
+        f"candidate_generator must be a generator, its class, its name, or a function from ids to ids, not {spec!r}"
+    )
+
+
+def choose(spec: Any, flags: Flags, controller: Controller | None) -> tuple[CandidateGenerator, Controller]:
+    """The generator and the controller that the argument, or transformers' flags, ask for.
+
+    **Raises:** `OptionError` where they contradict each other.
+    """
+    flags.check()
+    sources = ("assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit")
+    chosen = [name for name in flags.given() if name in sources]
+    if chosen and not (isinstance(spec, str) and spec == "auto"):
+        raise OptionError(f"candidate_generator and {chosen[0]} each choose a generator; pass one of them")
+    generator = _from_flags(flags) if chosen else make_generator(spec)
+    return generator, controller or _controller(flags, bool(chosen) or spec != "auto")
+
+
+def _from_flags(flags: Flags) -> CandidateGenerator:
+    if flags.prompt_lookup_num_tokens is not None:
+        return make_generator(
+            "prompt_lookup",
+            num_tokens=flags.prompt_lookup_num_tokens,
+            max_ngram_size=flags.max_matching_ngram_size or 2,
+        )
+    if flags.assistant_tokenizer is not None:
+        raise OptionError(
+            "drafting with another tokenizer's model is not supported; use an assistant_model that shares "
+            "the target's tokenizer, or candidate_generator='auto'"
+        )
+    settings = getattr(flags.assistant_model, "generation_config", None)
+    threshold = flags.assistant_confidence_threshold
+    if threshold is None:
+        threshold = getattr(settings, "assistant_confidence_threshold", None)
+    return make_generator(
+        "draft_model",
+        model=flags.assistant_model,
+        early_exit=flags.assistant_early_exit,
+        confidence_threshold=0.4 if threshold is None else threshold,
+        num_tokens=_UNLIMITED,
+    )
+
+
+def _controller(flags: Flags, explicit: bool) -> Controller:
+    """The cost rule for "auto"; transformers' schedules where its flags, or a named generator, ask for them."""
+    settings = getattr(flags.assistant_model, "generation_config", None)
+    number = flags.num_assistant_tokens or getattr(settings, "num_assistant_tokens", None)
+    schedule = flags.num_assistant_tokens_schedule or getattr(settings, "num_assistant_tokens_schedule", None)
+    if number is None and flags.assistant_model is None and flags.assistant_early_exit is None:
+        return Fixed(_UNLIMITED if explicit else 10)
+    if schedule in (None, "constant"):
+        return Fixed(number or 20)
+    return Heuristic(number or 20, persist=schedule == "heuristic")

@@ -1,0 +1,233 @@
+"""The two ways in: `generate(model, ...)`, and `AssistedDecoding` for transformers' `custom_generate`."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.generation.configuration_utils import GenerationMode
+from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
+
+from outrider.choosing import choose
+from outrider.control import Controller
+from outrider.decoding import Lane, decode
+from outrider.errors import OptionError, UnsupportedModelError
+from outrider.flags import Flags
+from outrider.recording import Recording, Streaming
+from outrider.stats import Stats
+from outrider.target.forward import Target
+from outrider.verification.choose import get_verifier
+from outrider.verification.step import Row, Stopping
+
+
+def generate(
+    model: PreTrainedModel,
+    input_ids: Tensor | None = None,
+    *,
+    candidate_generator: Any = "auto",
+    seed: int | None = None,
+    streamer: Any = None,
+    verification: str = "auto",
+    controller: Controller | None = None,
+    **generate_kwargs: Any,
+) -> Any:
+    """Generate with `model`, faster, and the same text.
+
+    **Arguments:**
+
+    - `model`: Any transformers model with `generate()`.
+    - `input_ids`: (1, L) int64, as `model.generate` takes it.
+    - `candidate_generator`: A generator, its class, its name (`outrider.available()`), or a function from
+        ids to the ids that may follow.
+    - `seed`: With sampling, the text depends on model, prompt and seed alone.
+    - `streamer`: transformers' streamer; it gets every committed token once, in order.
+    - `verification`: How candidates are accepted; see `outrider.verification`.
+    - `controller`: What sets each round's budget; the default fits the generator.
+    - `generate_kwargs`: All that `model.generate` takes, its flags of assisted decoding included.
+
+    **Returns:** what `model.generate` returns; with `return_dict_in_generate=True`, `.stats` is a `Stats`.
+
+    **Raises:** `OutriderError`s, each one sentence; see `outrider.errors`.
+
+    **Exact:** greedy tokens equal `model.generate`'s in float32 and float64.
+    """
+    if not callable(getattr(model, "generate", None)):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has no generate(), so there is nothing to speed up; pass a generative model"
+        )
+    flags = Flags.take(generate_kwargs)
+    tokenizer = generate_kwargs.pop("tokenizer", None)
+    _add_stop_strings(generate_kwargs, model, tokenizer)
+    decoding = AssistedDecoding(
+        candidate_generator,
+        seed=seed,
+        streamer=streamer,
+        verification=verification,
+        controller=controller,
+        flags=flags,
+    )
+    if input_ids is not None:
+        generate_kwargs["input_ids"] = input_ids
+    return model.generate(custom_generate=decoding, streamer=streamer, **generate_kwargs)
+
+
+@final
+class AssistedDecoding:
+    """transformers' `custom_generate` hook: `model.generate(**inputs, custom_generate=AssistedDecoding(...))`.
+
+    It lives across calls: the generator keeps what it has learnt, `stats` merges all calls, and a
+    heuristic draft length persists. Calls from several threads take turns.
+
+    transformers hands no streamer, stop-string tokenizer or assistant model to a hook: give the streamer
+    here, or call `outrider.generate`, which takes them all.
+
+    **Arguments:** as `outrider.generate`; `assistant_model` and transformers' other flags may be given here.
+    """
+
+    def __init__(
+        self,
+        candidate_generator: Any = "auto",
+        *,
+        seed: int | None = None,
+        streamer: Any = None,
+        verification: str = "auto",
+        controller: Controller | None = None,
+        flags: Flags | None = None,
+        **flag_values: Any,
+    ) -> None:
+        self._flags = flags or Flags.take(flag_values)
+        if flag_values:
+            raise OptionError(f"AssistedDecoding takes no {', '.join(flag_values)}; see its documentation")
+        self._spec = candidate_generator
+        self._seed = seed
+        self._streamer = streamer
+        self._verification = verification
+        self._given_controller = controller
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+        self._resolved: Flags | None = None
+        self.stats = Stats()
+        if self._flags.given() or candidate_generator != "auto":
+            self._choose(self._flags)
+
+    def __call__(
+        self,
+        model: PreTrainedModel,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        inputs_tensor: Tensor | None = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        """Called by `model.generate()` once everything is prepared."""
+        if self._holder == threading.get_ident():
+            raise OptionError("this AssistedDecoding is already decoding; make a second one for a nested call")
+        with self._lock:
+            self._holder = threading.get_ident()
+            try:
+                return self._decode(
+                    model,
+                    input_ids,
+                    logits_processor,
+                    stopping_criteria,
+                    generation_config,
+                    {**model_kwargs, "inputs_tensor": inputs_tensor},
+                )
+            finally:
+                self._holder = None
+
+    def _choose(self, flags: Flags) -> None:
+        if self._resolved != flags:
+            self.generator, self.controller = choose(self._spec, flags, self._given_controller)
+            self._resolved = flags
+
+    def _decode(
+        self,
+        model: PreTrainedModel,
+        ids: Tensor,
+        processors: LogitsProcessorList,
+        criteria: StoppingCriteriaList,
+        config: GenerationConfig,
+        inputs: dict[str, Any],
+    ) -> Any:
+        _check_mode(config, ids)
+        self._choose(self._flags.filled_from(config, _DEFAULTS))
+        verifier = get_verifier(self._verification, do_sample=bool(config.do_sample), seed=self._seed)
+        target_inputs = {name: value for name, value in inputs.items() if name != "inputs_tensor"}
+        target = Target(model, target_inputs, config, drafting=self._drafts)
+        wanted = bool(config.return_dict_in_generate)
+        row = Row(
+            ids.to(model.device),
+            processors,
+            Stopping(criteria),
+            keep_scores=wanted and bool(config.output_scores),
+            keep_logits=wanted and bool(config.output_logits),
+        )
+        lane = Lane(
+            row,
+            self.generator,
+            inputs={**inputs, "target": model},
+            draw=lambda logits, position: verifier.draw(row, logits, position),
+        )
+        recording = Recording(config, target.is_encoder_decoder)
+        streaming = [Streaming(self._streamer)] if self._streamer is not None else []
+        stats = decode(target, [lane], verifier, self.controller, [recording, *streaming])
+        self.stats.merge(stats)
+        if self._streamer is not None:
+            self._streamer.end()
+        sequences = row.tensor().clone()
+        if not wanted:
+            return sequences
+        output = recording.output(sequences, lane, target, config)
+        output.stats = stats
+        return output
+
+    @property
+    def _drafts(self) -> bool:
+        from outrider.generators.none import Generator
+
+        return not isinstance(self.generator, Generator)
+
+
+# What generate() fills in where the user said nothing.
+_DEFAULTS = GenerationConfig._get_default_generation_params()
+
+
+def _check_mode(config: GenerationConfig, ids: Tensor) -> None:
+    if ids.shape[-1] == 0:
+        raise OptionError("the prompt is empty, so there is nothing to continue; pass at least one token")
+    if ids.shape[0] > 1:
+        raise UnsupportedModelError(
+            f"a batch of {ids.shape[0]} rows cannot be drafted for yet; generate one sequence at a time"
+        )
+    mode = config.get_generation_mode()
+    if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.ASSISTED_GENERATION):
+        raise OptionError(
+            f"candidates cannot be verified in {mode.value.replace('_', ' ')}; drop num_beams and its kin, "
+            "or call model.generate()"
+        )
+    if config.use_cache is False:
+        raise OptionError("candidates are verified on a cache; drop use_cache=False, or call model.generate()")
+    if config.assistant_ensemble_weight is not None:
+        raise OptionError(
+            "assistant_ensemble_weight changes the text; ask for it by name with verification='lossy_ensemble'"
+        )
+
+
+def _add_stop_strings(kwargs: dict[str, Any], model: PreTrainedModel, tokenizer: Any) -> None:
+    """Turn `stop_strings` into a criterion here: transformers hands a hook no tokenizer."""
+    config = kwargs.get("generation_config") or model.generation_config
+    strings = kwargs.get("stop_strings") or config.stop_strings
+    if strings is None:
+        return
+    if tokenizer is None:
+        raise OptionError("stop_strings need the tokenizer they are read with; pass tokenizer=...")
+    kwargs["stop_strings"] = None
+    criteria = StoppingCriteriaList(kwargs.get("stopping_criteria") or [])
+    criteria.append(StopStringCriteria(tokenizer=tokenizer, stop_strings=strings))
+    kwargs["stopping_criteria"] = criteria

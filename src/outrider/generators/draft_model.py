@@ -1,0 +1,163 @@
+"""A second, smaller model drafts; or the target itself, leaving after some of its layers."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any, Self, final
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
+
+from outrider.contract import CandidateGenerator
+from outrider.errors import OptionError
+from outrider.types import Candidates, Context, Ids
+
+@final
+class Generator(CandidateGenerator):
+    """Draft with a model: token by token in a loop and a cache of its own.
+
+    **Arguments:**
+
+    - `model`: The draft model, a path that `from_pretrained` takes, or None with `early_exit`.
+    - `confidence_threshold`: Stop after a token the draft model gives less than this probability; 0 never.
+    - `num_tokens`: The most tokens a round.
+    - `early_exit`: Run the target's first `early_exit` layers instead of another model.
+
+    Ids are those of the target; padded vocabularies may differ in size. Leviathan et al. 2023
+    (arXiv 2211.17192); early exit: Elhoushi et al. 2024 (arXiv 2404.16710). Cost per step: one draft
+    forward a candidate. State: the draft model's cache of committed tokens.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel | str | None = None,
+        *,
+        confidence_threshold: float = 0.4,
+        num_tokens: int = 20,
+        early_exit: int | None = None,
+    ) -> None:
+        if (model is None) == (early_exit is None):
+            raise OptionError("draft_model needs a model, or early_exit=LAYER to draft with the target's first layers")
+        if isinstance(model, str):
+            from transformers import AutoModelForCausalLM
+
+            model = AutoModelForCausalLM.from_pretrained(model)
+        self._model = model
+        self._threshold = confidence_threshold
+        self._num_tokens = num_tokens
+        self._early_exit = early_exit
+        self.reset(np.empty(0, np.int64))
+
+    def reset(self, prompt: Ids) -> None:
+        self._cache: Any = None
+        self._cached: Ids = np.empty(0, np.int64)
+        self._encoder: dict[str, Any] = {}
+
+    def fork(self) -> Self:
+        other = copy.copy(self)
+        other.reset(np.empty(0, np.int64))
+        return other
+
+    @torch.no_grad()
+    def propose(self, context: Context, budget: int) -> Candidates:
+        model = context.inputs["target"] if self._model is None else self._model
+        with _first_layers(model, self._early_exit):
+            if self._cache is None:
+                self._begin(model, context.inputs)
+            return self._draft(model, context, min(budget, self._num_tokens))
+
+    def _draft(self, model: PreTrainedModel, context: Context, num_tokens: int) -> Candidates:
+        self._roll_back(context.ids)
+        fresh = context.ids[self._cached.size :]
+        vocab_size = model.get_input_embeddings().num_embeddings
+        if (fresh >= vocab_size).any():
+            return Candidates.empty()
+        tokens: list[int] = []
+        probabilities: list[float] = []
+        while len(tokens) < num_tokens:
+            logits = self._forward(model, fresh)
+            position = context.ids.size + len(tokens)
+            token = context.draw(logits, position) if context.draw else int(logits.argmax())
+            tokens.append(token)
+            fresh = np.array([token])
+            probabilities.append(float(logits.softmax(-1)[0, token]))
+            if probabilities[-1] < self._threshold:
+                break
+        return Candidates.chain(tokens, probabilities, source="draft_model")
+
+    def _forward(self, model: PreTrainedModel, ids: Ids) -> Tensor:
+        """(1, V) float32 logits of what follows `ids`, which come after what is cached."""
+        self._cached = np.concatenate([self._cached, ids])
+        name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+        outputs = model(
+            **{name: torch.tensor(ids[None], device=model.device), _cache_name(model): self._cache},
+            **self._encoder,
+            use_cache=True,
+            return_dict=True,
+        )
+        logits: Tensor = outputs.logits[:, -1].float()
+        return logits
+
+    def _roll_back(self, ids: Ids) -> None:
+        """Keep the cache's longest common prefix with `ids`, at most all of them but the last."""
+        shared = min(self._cached.size, ids.size - 1)
+        differs = np.flatnonzero(self._cached[:shared] != ids[:shared])
+        keep = int(differs[0]) if differs.size else shared
+        cache = self._cache.self_attention_cache if isinstance(self._cache, EncoderDecoderCache) else self._cache
+        if self._cached.size:
+            cache.crop(keep - self._cached.size)
+        self._cached = self._cached[:keep]
+
+    def _begin(self, model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
+        cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+        cache.activate_past_recording()
+        self._cache = cache
+        if model.config.is_encoder_decoder:
+            self._cache = EncoderDecoderCache(cache, DynamicCache())
+            self._encoder = _encoder_inputs(model, inputs)
+        elif "encoder_outputs" in inspect.signature(model.forward).parameters and "encoder_outputs" in inputs:
+            self._cache = EncoderDecoderCache(cache, DynamicCache())
+            self._encoder = {"encoder_outputs": inputs["encoder_outputs"]}
+
+
+def _encoder_inputs(model: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The draft model's own encoding of the target's encoder input."""
+    mask = inputs.get("attention_mask")
+    encoder = model.get_encoder()
+    accepted = inspect.signature(encoder.forward).parameters
+    arguments = {"attention_mask": mask} if mask is not None and "attention_mask" in accepted else {}
+    outputs = encoder(inputs["inputs_tensor"].to(model.device), return_dict=True, **arguments)
+    found = {"encoder_outputs": outputs}
+    if mask is not None and "attention_mask" in inspect.signature(model.forward).parameters:
+        found["attention_mask"] = mask
+    return found
+
+
+def _cache_name(model: PreTrainedModel) -> str:
+    """What the forward calls its cache: "past_key_values" below transformers 5.20."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
+@contextlib.contextmanager
+def _first_layers(model: PreTrainedModel, num_layers: int | None) -> Iterator[None]:
+    """Run only the model's first layers inside; its configuration is put back whatever happens."""
+    if num_layers is None:
+        yield
+        return
+    config = model.config.get_text_config(decoder=True)
+    if not 0 < num_layers < config.num_hidden_layers:
+        raise OptionError(
+            f"early exit after layer {num_layers} needs 1 to {config.num_hidden_layers - 1}: "
+            f"the target has {config.num_hidden_layers} layers"
+        )
+    before = config.num_hidden_layers
+    config.num_hidden_layers = num_layers
+    try:
+        yield
+    finally:
+        config.num_hidden_layers = before

@@ -1,0 +1,77 @@
+"""What listens to the loop: the streamer, and the tensors `generate()` is asked to return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
+
+from outrider.types import Verification
+
+if TYPE_CHECKING:
+    from outrider.decoding import Lane
+    from outrider.target.forward import Target
+
+
+@final
+class Streaming:
+    """Puts every committed token to a transformers streamer, one at a time, as plain decoding does."""
+
+    def __init__(self, streamer: Any) -> None:
+        self._streamer = streamer
+
+    def committed(self, lane: Lane, verification: Verification, target: Target) -> None:
+        for token in verification.committed:
+            self._streamer.put(torch.tensor([token]))
+
+
+@final
+class Recording:
+    """Keeps hidden states and attentions of committed tokens, in the shapes plain decoding returns."""
+
+    def __init__(self, config: GenerationConfig, is_encoder_decoder: bool) -> None:
+        wanted = bool(config.return_dict_in_generate)
+        prefix = "decoder_" if is_encoder_decoder else ""
+        self.kept: dict[str, list[tuple[Tensor, ...]]] = {}
+        if wanted and config.output_attentions:
+            self.kept[f"{prefix}attentions"] = []
+            if is_encoder_decoder:
+                self.kept["cross_attentions"] = []
+        if wanted and config.output_hidden_states:
+            self.kept[f"{prefix}hidden_states"] = []
+
+    def committed(self, lane: Lane, verification: Verification, target: Target) -> None:
+        for name, kept in self.kept.items():
+            layers = target.outputs.get(name)
+            if not target.is_prefilled:
+                kept.append(layers)
+                continue
+            rows = [0, *(int(node) + 1 for node in verification.path)][: verification.committed.size]
+            kept += [tuple(_row(layer, i, name) for layer in layers) for i in rows]
+
+    def output(self, sequences: Tensor, lane: Lane, target: Target, config: GenerationConfig) -> Any:
+        """transformers' own output class."""
+        row = lane.row
+        fields: dict[str, Any] = {name: tuple(kept) for name, kept in self.kept.items()}
+        fields["scores"] = tuple(row.scores) if config.output_scores else None
+        fields["logits"] = tuple(row.logits) if config.output_logits else None
+        fields[target.cache_name] = target.returned_cache
+        if not target.is_encoder_decoder:
+            return GenerateDecoderOnlyOutput(sequences=sequences, **fields)
+        encoder = target.inputs["encoder_outputs"]
+        if config.output_attentions:
+            fields["encoder_attentions"] = encoder.get("attentions")
+        if config.output_hidden_states:
+            fields["encoder_hidden_states"] = encoder.get("hidden_states")
+        return GenerateEncoderDecoderOutput(sequences=sequences, **fields)
+
+
+def _row(layer: Tensor, row: int, name: str) -> Tensor:
+    """One token's part of a round's tensor: (..., rows, D), or causal (..., rows, keys)."""
+    part = layer[..., row : row + 1, :]
+    if name.endswith("attentions") and name != "cross_attentions":
+        part = part[..., : layer.shape[-1] - layer.shape[-2] + row + 1]
+    return part

@@ -1,0 +1,167 @@
+"""The target: one forward over (last committed token + candidates), and the cache that follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from torch import Tensor
+from transformers import EncoderDecoderCache, GenerationConfig, PreTrainedModel
+from transformers.cache_utils import QuantizedCache, StaticLayer
+
+from outrider.errors import UnsupportedModelError
+from outrider.types import Candidates, Ids
+
+if TYPE_CHECKING:
+    from outrider.verification.step import Row
+
+# The second is what transformers below 5.20 calls it.
+_CACHE_NAMES = ("cache", "past_key_values")
+
+
+@final
+class Target:
+    """A model, its prepared inputs and its cache, as the loop sees them: one row, chains.
+
+    **Arguments:**
+
+    - `model`: Any transformers model with `generate()`.
+    - `model_kwargs`: What `generate()` prepared for it; owned by the target from here on.
+    - `generation_config`: As `generate()` prepared it.
+
+    **Raises:** `UnsupportedModelError` before the first forward where candidates could not be rolled back.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        model_kwargs: dict[str, Any],
+        generation_config: GenerationConfig,
+        drafting: bool,
+    ) -> None:
+        self.model = model
+        self.config = generation_config
+        self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
+        self._kwargs = model_kwargs
+        self._drafting = drafting
+        self._keep_logits = "logits_to_keep" in model_kwargs
+        self.outputs: Any = None
+        self.num_rounds = 0
+        self._num_new = 0
+        self._free = 2**31
+        if drafting:
+            self._refuse_what_cannot_roll_back()
+
+    takes_trees = False
+
+    @property
+    def is_prefilled(self) -> bool:
+        """Whether the prompt's forward is over."""
+        return self.num_rounds > 0
+
+    @property
+    def room(self) -> int:
+        """How many candidates the cache can still take behind the last committed token."""
+        return self._free - 1
+
+    @property
+    def returned_cache(self) -> Any:
+        """The cache as `generate()` returns it."""
+        return self._kwargs.get(self.cache_name)
+
+    @property
+    def cache_name(self) -> str:
+        """What this version of transformers calls the cache."""
+        return next((name for name in _CACHE_NAMES if name in self._kwargs), _CACHE_NAMES[0])
+
+    @property
+    def cache(self) -> Any:
+        """The decoder's self-attention cache."""
+        cache = self.returned_cache
+        return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids below this are the target's; candidates at or above it cannot be accepted."""
+        embeddings = self.model.get_input_embeddings()
+        size = getattr(embeddings, "num_embeddings", None)
+        return int(size or self.model.config.get_text_config(decoder=True).vocab_size)
+
+    def forward(self, rows: Sequence[Row], proposals: Sequence[Candidates]) -> list[Tensor]:
+        """Run each row's last committed token and its candidates; the first call runs the prompts.
+
+        **Returns:** for each row, (n + 1, V) raw logits in the target's dtype: row 0 follows the last
+        committed token, row i + 1 candidate i.
+        """
+        (row,), (candidates,) = rows, proposals
+        if self.outputs is None:
+            return [self._prefill(row.tensor())]
+        num_new = len(candidates) + 1
+        kwargs = dict(self._kwargs)
+        if len(candidates):
+            kwargs = self._step_on(kwargs, len(candidates))
+        if self._keep_logits:
+            kwargs["logits_to_keep"] = num_new
+        inputs = self.model.prepare_inputs_for_generation(
+            row.tensor_with(candidates.tokens),
+            next_sequence_length=num_new if kwargs.get("use_cache", True) else None,
+            **kwargs,
+        )
+        self.outputs = self.model(**inputs, return_dict=True)
+        self._num_new = num_new
+        return [self.outputs.logits[0, -num_new:]]
+
+    def commit(self, paths: Sequence[Ids], num_committed: Sequence[int]) -> None:
+        """Keep the cache of the accepted tokens, roll back the rest, step the inputs on.
+
+        After it the cache holds every committed token but the last.
+        """
+        if self._drafting and self.is_prefilled:
+            # crop(0) too: it lets sliding layers drop what only a rollback could have needed.
+            self.cache.crop(num_committed[0] - self._num_new)
+        self._free -= num_committed[0]
+        self._kwargs = self._step_on(self._kwargs, num_committed[0])
+        self.num_rounds += 1
+
+    def _prefill(self, ids: Tensor) -> Tensor:
+        self.outputs = self.model._prefill(ids, self.config, self._kwargs)
+        self._num_new = 1
+        cache = self.cache
+        if self._drafting:
+            if not getattr(cache, "is_croppable", True):
+                raise _cannot_roll_back(self.model, type(cache).__name__)
+            cache.activate_past_recording()
+            limits = [
+                layer.max_cache_len for layer in cache.layers if isinstance(layer, StaticLayer) and not layer.is_sliding
+            ]
+            self._free = min(limits) - int(cache.get_seq_length()) + 1 if limits else 2**31
+        logits: Tensor = self.outputs.logits[:, -1]
+        return logits
+
+    def _step_on(self, kwargs: dict[str, Any], num_tokens: int) -> dict[str, Any]:
+        stepped: dict[str, Any] = self.model._update_model_kwargs_for_generation(
+            self.outputs, kwargs, is_encoder_decoder=self.is_encoder_decoder, num_new_tokens=num_tokens
+        )
+        return stepped
+
+    def _refuse_what_cannot_roll_back(self) -> None:
+        cache = self.cache
+        if cache is None or not self._kwargs.get("use_cache", True):
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__} runs without a cache here, and candidates are verified on one; "
+                "drop use_cache=False, or pass candidate_generator='none'"
+            )
+        if getattr(self.model, "_is_stateful", False):
+            raise _cannot_roll_back(self.model, "its recurrent state")
+        if isinstance(cache, QuantizedCache):
+            raise _cannot_roll_back(self.model, "a quantised cache")
+        for layer in getattr(cache, "layers", []):
+            if not getattr(layer, "is_croppable", True) and not hasattr(layer, "is_recurrent_states_initialized"):
+                raise _cannot_roll_back(self.model, type(layer).__name__)
+
+
+def _cannot_roll_back(model: PreTrainedModel, what: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{type(model).__name__} cannot take back rejected candidates, since {what} cannot be rolled back; "
+        "use another cache, or candidate_generator='none'"
+    )
