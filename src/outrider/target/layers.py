@@ -1,0 +1,247 @@
+"""Attention layers of the in-place cache: K and V in preallocated memory, rolled back by a number."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicLayer
+
+_STEP = 64
+_MARGIN = 256
+
+
+class InPlaceLayer(DynamicLayer):
+    """K and V of one full-attention layer.
+
+    `update` writes the new entries behind the old ones and returns views, so that a forward never copies
+    the past. Memory grows by doubling, and while `max_length` holds the text not beyond it.
+
+    **Arguments:**
+
+    - `max_length`: Entries that will ever be needed, where that is known.
+    - `multiple`: Attention sees a length rounded up to a multiple of this; the entries behind the last
+        one are masked. 1 means the exact length.
+    """
+
+    is_sliding = False
+
+    def __init__(self, max_length: int | None = None, multiple: int = 1) -> None:
+        self.max_length = max_length
+        self.multiple = multiple
+        self.length = 0
+        self._dropped = 0
+        self._key_memory: Tensor | None = None
+        self._value_memory: Tensor | None = None
+        super().__init__()
+
+    @property
+    def keys(self) -> Tensor | None:
+        """(B, H, entries kept, D). A view."""
+        memory = self._key_memory
+        return None if memory is None else memory.narrow(-2, 0, self.length - self._dropped)
+
+    @keys.setter
+    def keys(self, keys: Tensor | None) -> None:
+        self._key_memory = keys
+        self.length = 0 if keys is None else self._dropped + keys.shape[-2]
+
+    @property
+    def values(self) -> Tensor | None:
+        """(B, H, entries kept, D'). A view."""
+        memory = self._value_memory
+        return None if memory is None else memory.narrow(-2, 0, self.length - self._dropped)
+
+    @values.setter
+    def values(self, values: Tensor | None) -> None:
+        self._value_memory = values
+
+    @property
+    def capacity(self) -> int:
+        """Entries that fit into the memory at hand."""
+        return 0 if self._key_memory is None else self._key_memory.shape[-2]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory at hand."""
+        held = (self._key_memory, self._value_memory)
+        return sum(memory.numel() * memory.element_size() for memory in held if memory is not None)
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.device = key_states.device
+        self.length = self._dropped = 0
+        self._key_memory, self._value_memory = _memory(key_states, 0), _memory(value_states, 0)
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        num_new = key_states.shape[-2]
+        start = self.length
+        end = start + num_new
+        if not start:
+            self._fit_batch(key_states, value_states)
+        seen = -(-end // self.multiple) * self.multiple
+        if seen > self.capacity:
+            self._grow(seen)
+        keys, values = self._key_memory, self._value_memory
+        assert keys is not None and values is not None
+        keys.narrow(-2, start, num_new).copy_(key_states)
+        values.narrow(-2, start, num_new).copy_(value_states)
+        self.length = end
+        return keys.narrow(-2, 0, seen), values.narrow(-2, 0, seen)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return -(-(self.length + query_length) // self.multiple) * self.multiple, 0
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def crop(self, tokens_to_remove: int) -> None:
+        if tokens_to_remove > 0:
+            raise ValueError(f"crop({tokens_to_remove}) adds nothing back; pass how many tokens to remove, as -n")
+        self.length = max(0, self.length + tokens_to_remove)
+
+    def keep_path(self, base_length: int, path: Tensor, num_in_place: int) -> None:
+        """Of the entries from `base_length` on keep those at `path`, in that order.
+
+        The first `num_in_place` of them are where they belong already.
+        """
+        start = base_length - self._dropped
+        num_moved = path.numel() - num_in_place
+        if num_moved and self.is_initialized:
+            source = path[num_in_place:].to(self.device) + start
+            for memory in (self._key_memory, self._value_memory):
+                assert memory is not None
+                memory.narrow(-2, start + num_in_place, num_moved).copy_(memory.index_select(-2, source))
+        self.length = base_length + path.numel()
+
+    def reset(self) -> None:
+        self.length = self._dropped = 0
+
+    def offload(self) -> None:
+        self._map(lambda memory: memory.to("cpu", non_blocking=True))
+
+    def prefetch(self) -> None:
+        self._map(lambda memory: memory.to(self.device, non_blocking=True))
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self.batch_select_indices(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._map(lambda memory: memory.repeat_interleave(repeats, dim=0))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self._map(lambda memory: memory[indices.to(memory.device)])
+
+    def _map(self, change: Any) -> None:
+        if self.is_initialized:
+            self._key_memory, self._value_memory = change(self._key_memory), change(self._value_memory)
+
+    def _fit_batch(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Start over where the memory at hand is for another batch, dtype or device."""
+        memory = self._key_memory
+        if (
+            not self.is_initialized
+            or memory is None
+            or memory.shape[0] != key_states.shape[0]
+            or memory.dtype != key_states.dtype
+            or memory.device != key_states.device
+        ):
+            self.lazy_initialization(key_states, value_states)
+
+    def _grow(self, needed: int) -> None:
+        capacity = max(needed, 2 * self.capacity, min(2 * needed, needed + 4 * _STEP))
+        if self.max_length is not None and needed <= self.max_length:
+            capacity = min(capacity, self.max_length)
+        step = max(_STEP, self.multiple)
+        capacity = -(-capacity // step) * step
+        kept = self.length - self._dropped
+        self._map(lambda memory: _grown(memory, kept, capacity))
+
+
+@final
+class InPlaceSlidingLayer(InPlaceLayer):
+    """K and V of one sliding-window or chunked layer.
+
+    Attention sees what transformers' own layer shows it: the `window` - 1 entries before the new ones. What
+    lies further back is dropped, now and then, but never the last 256 entries before that: a
+    rollback may need them.
+    """
+
+    is_sliding = True
+
+    def __init__(self, sliding_window: int, max_length: int | None = None, multiple: int = 1) -> None:
+        self.sliding_window = sliding_window
+        self.record_past = True
+        super().__init__(max_length, multiple)
+
+    @property
+    def cumulative_length(self) -> int:
+        """Tokens seen."""
+        return self.length
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        num_new = key_states.shape[-2]
+        if not self.length:
+            self._dropped = 0
+            self._fit_batch(key_states, value_states)
+        past = min(self.length, self.sliding_window - 1)
+        seen = -(-(past + num_new) // self.multiple) * self.multiple
+        start = self.length - self._dropped
+        if start - past + seen > self.capacity:
+            start = self._make_room(start, past, seen)
+        keys, values = self._key_memory, self._value_memory
+        assert keys is not None and values is not None
+        keys.narrow(-2, start, num_new).copy_(key_states)
+        values.narrow(-2, start, num_new).copy_(value_states)
+        self.length += num_new
+        return keys.narrow(-2, start - past, seen), values.narrow(-2, start - past, seen)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        past = min(self.length, self.sliding_window - 1)
+        return -(-(past + query_length) // self.multiple) * self.multiple, self.length - past
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def activate_past_recording(self) -> None:
+        """What a rollback needs is always kept."""
+
+    def crop(self, tokens_to_remove: int) -> None:
+        length = max(0, self.length + tokens_to_remove)
+        if self._dropped > max(0, length - self.sliding_window + 1):
+            raise RuntimeError(
+                f"cannot remove {-tokens_to_remove} tokens: a layer with a window of {self.sliding_window} "
+                f"has dropped what lies before token {self._dropped}"
+            )
+        super().crop(tokens_to_remove)
+
+    def _make_room(self, start: int, past: int, seen: int) -> int:
+        """Drop entries that no window or rollback needs, or grow; return where the new entries go."""
+        kept = min(start, self.sliding_window - 1 + _MARGIN)
+        needed = kept - past + seen
+        if 2 * kept <= start and needed <= self.capacity:
+            self._map(lambda memory: _moved_to_front(memory, start - kept, kept))
+            self._dropped += start - kept
+            return kept
+        self._grow(start - past + seen)
+        return start
+
+
+def _memory(like: Tensor, capacity: int) -> Tensor:
+    """Zeroed memory for `capacity` entries: what is masked must be finite."""
+    shape = (*like.shape[:-2], capacity, like.shape[-1])
+    with torch.inference_mode(False):
+        return torch.zeros(shape, dtype=like.dtype, device=like.device)
+
+
+def _grown(memory: Tensor, kept: int, capacity: int) -> Tensor:
+    grown = _memory(memory, capacity)
+    if kept:
+        grown.narrow(-2, 0, kept).copy_(memory.narrow(-2, 0, kept))
+    return grown
+
+
+def _moved_to_front(memory: Tensor, start: int, kept: int) -> Tensor:
+    memory.narrow(-2, 0, kept).copy_(memory.narrow(-2, start, kept))
+    return memory

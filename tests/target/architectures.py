@@ -1,0 +1,159 @@
+"""Tiny models of many architectures, made from their configurations alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
+
+VOCAB = 99
+WINDOW = 16
+
+_BASE: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_GPT: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512, "n_inner": 48, "n_ctx": 512}
+_MOE: dict[str, Any] = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_MIXED = {"num_hidden_layers": 4, "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2}
+_LATENT: dict[str, Any] = {
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "n_group": 2,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "num_key_value_heads": 4,
+    "head_dim": 4,
+}
+
+FULL: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {},
+    "qwen3_moe": _MOE,
+    "phi": {},
+    "phi3": {},
+    "mixtral": _MOE,
+    "olmo": {},
+    "olmo2": {},
+    "olmoe": _MOE,
+    "stablelm": {},
+    "starcoder2": {},
+    "gemma": {},
+    "granite": {},
+    "granitemoe": _MOE,
+    "cohere": {},
+    "glm": {},
+    "glm4": {},
+    "nemotron": {},
+    "smollm3": {},
+    "helium": {},
+    "ernie4_5": {},
+    "seed_oss": {},
+    "gpt2": _GPT,
+    "gpt_bigcode": _GPT,
+    "gpt_neox": {},
+    "gptj": _GPT | {"rotary_dim": 4},
+    "codegen": _GPT | {"rotary_dim": 4},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "falcon": {"alibi": False, "head_dim": None, "num_key_value_heads": None},
+    "persimmon": {},
+    "biogpt": {},
+    "xglm": {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 48},
+    "deepseek_v2": _LATENT | {"topk_method": "greedy"},
+    "deepseek_v3": _LATENT,
+}
+
+WINDOWED: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": WINDOW},
+    "qwen2_window": {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": WINDOW},
+    "gemma2": _MIXED,
+    "gemma3_text": _MIXED,
+    "gpt_oss": _MIXED | _MOE,
+    "cohere2": _MIXED,
+    "exaone4": _MIXED,
+    "gpt_neo": {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": WINDOW},
+    "llama4_text": {
+        "num_hidden_layers": 4,
+        "attention_chunk_size": WINDOW,
+        "layer_types": ["chunked_attention", "full_attention"] * 2,
+        "intermediate_size_mlp": 48,
+        "num_local_experts": 2,
+        "num_experts_per_tok": 1,
+    },
+    "gemma3n_text": {
+        "num_hidden_layers": 4,
+        "sliding_window": WINDOW,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_kv_shared_layers": 2,
+        "vocab_size_per_layer_input": VOCAB,
+        "hidden_size_per_layer_input": 8,
+        "laurel_rank": 8,
+        "activation_sparsity_pattern": [0.0] * 4,
+        "altup_num_inputs": 2,
+    },
+}
+
+ALIBI: dict[str, dict[str, Any]] = {
+    "bloom": {"n_layer": 2, "n_head": 4},
+    "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 512},
+}
+
+ENCODER_DECODER: dict[str, dict[str, Any]] = {
+    "t5": {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0},
+    "bart": {
+        "d_model": 32,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 48,
+        "decoder_ffn_dim": 48,
+        "decoder_start_token_id": 2,
+        "forced_eos_token_id": None,
+    },
+}
+
+_TYPES = {"qwen2_window": "qwen2"}
+
+
+def tiny(name: str, attention: str | None = None) -> PreTrainedModel:
+    """A tiny model in float32 with weights of seed 0, large enough that its text varies.
+
+    `attention` is "sdpa" or "eager"; None lets transformers choose.
+    """
+    overrides: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": attention}
+    if name in ENCODER_DECODER:
+        config = AutoConfig.for_model(name, vocab_size=VOCAB, **ENCODER_DECODER[name])
+        auto: Any = AutoModelForSeq2SeqLM
+    else:
+        settings = _BASE | (FULL | WINDOWED | ALIBI)[name]
+        settings = {key: value for key, value in settings.items() if value is not None}
+        config = AutoConfig.for_model(_TYPES.get(name, name), **settings)
+        auto = AutoModelForCausalLM
+    torch.manual_seed(0)
+    model: PreTrainedModel = auto.from_config(config, **overrides).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, 0.3, generator=generator)
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = 0
+    return model
