@@ -23,9 +23,25 @@ _BASE: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-_GPT: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512, "n_inner": 48, "n_ctx": 512}
-_MOE: dict[str, Any] = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-_MIXED = {"num_hidden_layers": 4, "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2}
+_GPT: dict[str, Any] = {
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 512,
+    "n_inner": 48,
+    "n_ctx": 512,
+}
+_MOE: dict[str, Any] = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+}
+_MIXED = {
+    "num_hidden_layers": 4,
+    "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
 _LATENT: dict[str, Any] = {
     "q_lora_rank": 16,
     "kv_lora_rank": 16,
@@ -88,7 +104,12 @@ WINDOWED: dict[str, dict[str, Any]] = {
     "gpt_oss": _MIXED | _MOE,
     "cohere2": _MIXED,
     "exaone4": _MIXED,
-    "gpt_neo": {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": WINDOW},
+    "gpt_neo": {
+        "num_layers": 2,
+        "num_heads": 4,
+        "attention_types": [[["global", "local"], 1]],
+        "window_size": WINDOW,
+    },
     "llama4_text": {
         "num_hidden_layers": 4,
         "attention_chunk_size": WINDOW,
@@ -112,11 +133,18 @@ WINDOWED: dict[str, dict[str, Any]] = {
 
 ALIBI: dict[str, dict[str, Any]] = {
     "bloom": {"n_layer": 2, "n_head": 4},
-    "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 512},
+    "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 512, "use_cache": True},
 }
 
 ENCODER_DECODER: dict[str, dict[str, Any]] = {
-    "t5": {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0},
+    "t5": {
+        "d_model": 32,
+        "d_kv": 8,
+        "d_ff": 48,
+        "num_layers": 2,
+        "num_heads": 4,
+        "decoder_start_token_id": 0,
+    },
     "bart": {
         "d_model": 32,
         "encoder_layers": 2,

@@ -74,7 +74,9 @@ class InPlaceLayer(DynamicLayer):
         self._key_memory, self._value_memory = _memory(key_states, 0), _memory(value_states, 0)
         self.is_initialized = True
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         num_new = key_states.shape[-2]
         start = self.length
         end = start + num_new
@@ -98,7 +100,9 @@ class InPlaceLayer(DynamicLayer):
 
     def crop(self, tokens_to_remove: int) -> None:
         if tokens_to_remove > 0:
-            raise ValueError(f"crop({tokens_to_remove}) adds nothing back; pass how many tokens to remove, as -n")
+            raise ValueError(
+                f"crop({tokens_to_remove}) adds nothing back; pass how many tokens to remove, as -n"
+            )
         self.length = max(0, self.length + tokens_to_remove)
 
     def keep_path(self, base_length: int, path: Tensor, num_in_place: int) -> None:
@@ -175,12 +179,9 @@ class InPlaceSlidingLayer(InPlaceLayer):
         self.record_past = True
         super().__init__(max_length, multiple)
 
-    @property
-    def cumulative_length(self) -> int:
-        """Tokens seen."""
-        return self.length
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         num_new = key_states.shape[-2]
         if not self.length:
             self._dropped = 0
