@@ -19,7 +19,7 @@ class Generator(CandidateGenerator):
     """Prompt lookup on an index: nothing is rescanned.
 
     Saxena 2023 (prompt-lookup-decoding). Cost per step: O(new tokens * max_ngram_size + num_tokens).
-    State: the index of this sequence; how often a copied token was right, by match length, is kept and shared.
+    State: the index of this sequence. Kept and shared: how often a copied token was right, by match length.
 
     **Arguments:**
 
@@ -42,7 +42,7 @@ class Generator(CandidateGenerator):
     ) -> None:
         if num_tokens < 0 or max_ngram_size < 1:
             raise OptionError(
-                f"prompt_lookup needs num_tokens >= 0 and max_ngram_size >= 1, not {num_tokens} and {max_ngram_size}"
+                f"num_tokens must be >= 0 and max_ngram_size >= 1, not {num_tokens} and {max_ngram_size}"
             )
         if order not in ("recent", "first"):
             raise OptionError(f"order must be 'recent' or 'first', not {order!r}")
@@ -95,8 +95,10 @@ class Generator(CandidateGenerator):
         copied = index.ids[position + 1 : min(position + 1 + most, len(index))].astype(np.int64)
         if copied.size < most and index is self._index and self.order == "recent":
             copied = np.resize(copied, most)  # the copy overlaps its own end: a period, repeated
-        ends = np.flatnonzero(np.isin(copied, self.eos_token_ids)) if self.eos_token_ids else ()
-        return copied[: ends[0] + 1] if len(ends) else copied
+        if self.eos_token_ids:
+            ends = np.flatnonzero(np.isin(copied, self.eos_token_ids))
+            copied = copied[: ends[0] + 1] if ends.size else copied
+        return copied
 
     def update(self, verification: Verification) -> None:
         committed = verification.committed

@@ -19,7 +19,7 @@ from numba import njit
 Int32s = npt.NDArray[np.int32]
 
 SEPARATOR = -1
-_MAX_LOAD = 0.6
+_MAX_LOAD = 0.5
 _CHUNK = 65536
 
 
@@ -80,7 +80,14 @@ def find_heads(
 
 @njit(cache=True, nogil=True)
 def index_position(  # pragma: no cover
-    ids: Any, position: int, tables: Any, previous: Any, used: Any, lengths: Any, keep_first: bool
+    ids: Any,
+    position: int,
+    tables: Any,
+    previous: Any,
+    used: Any,
+    lengths: Any,
+    keep_first: bool,
+    slots: Any,
 ) -> None:
     """Enter the n-grams that end at `position`, whose next token is in place."""
     previous[position, :] = -1
@@ -88,32 +95,38 @@ def index_position(  # pragma: no cover
         return
     accumulated = np.uint64(0)
     power = np.uint64(1)
-    level = 0
+    levels = 0
     for offset in range(lengths[-1]):
         if position - offset < 0 or ids[position - offset] < 0:
-            return
+            break
         accumulated += np.uint64(ids[position - offset] + 1) * power
         power *= np.uint64(0x5851F42D4C957F2D)
-        if offset + 1 == lengths[level]:
-            slot = slot_of(accumulated, level, tables.shape[1])
-            slot = find_slot(tables[level], ids, ids, position, offset + 1, slot)
-            before = tables[level, slot]
+        if offset + 1 == lengths[levels]:
+            slots[levels] = slot_of(accumulated, levels, tables.shape[1])
+            levels += 1
+    for level in range(levels):  # loads that do not wait for one another: the memory is what costs here
+        previous[position, level] = tables[level, slots[level]]
+    for level in range(levels):
+        slot, before = slots[level], np.int64(previous[position, level])
+        if before >= 0:
+            slot = find_slot(tables[level], ids, ids, position, lengths[level], slot)
+            before = np.int64(tables[level, slot])
             previous[position, level] = before
-            if before < 0:
-                used[level] += 1
-            if before < 0 or not keep_first:
-                tables[level, slot] = position
-            level += 1
+        if before < 0:
+            used[level] += 1
+        if before < 0 or not keep_first:
+            tables[level, slot] = position
 
 
 @njit(cache=True, nogil=True)
 def _append(  # pragma: no cover
     ids: Any, size: int, tokens: Any, tables: Any, previous: Any, used: Any, lengths: Any, keep_first: bool
 ) -> int:
+    slots = np.empty(lengths.size, np.int64)
     for token in tokens:
         ids[size] = token
         if size > 0:
-            index_position(ids, size - 1, tables, previous, used, lengths, keep_first)
+            index_position(ids, size - 1, tables, previous, used, lengths, keep_first, slots)
         size += 1
     return size
 
@@ -139,7 +152,7 @@ def _rehash(ids: Any, old: Any, new: Any, lengths: Any) -> None:  # pragma: no c
 
 @final
 class NGramIndex:
-    """n-gram to positions, incremental. O(longest length) a token; about 9 bytes a token and length, and 5 more.
+    """n-gram to positions, incremental. O(longest length) and about 9 bytes per length a token.
 
     **Arguments:**
 
