@@ -7,3 +7,4 @@ from outrider.verification.noise import keyed_noise as keyed_noise
 from outrider.verification.step import Row as Row
 from outrider.verification.step import Stopping as Stopping
 from outrider.verification.step import Verifier as Verifier
+from outrider.verification.step import warped as warped

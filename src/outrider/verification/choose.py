@@ -8,13 +8,25 @@ from typing import Any
 
 from outrider.errors import OptionError, UnknownNameError
 from outrider.verification.greedy import GreedyVerifier
+from outrider.verification.k_seq import KSeqVerifier
 from outrider.verification.keyed import KeyedVerifier
+from outrider.verification.lossy import EnsembleVerifier, TypicalVerifier
 from outrider.verification.matching import MatchVerifier
+from outrider.verification.recursive import RecursiveVerifier
+from outrider.verification.rejection import BlockVerifier, TokenVerifier
 from outrider.verification.step import Verifier
+from outrider.verification.traversal import TraversalVerifier
 
 _SAMPLING: dict[str, Callable[..., Verifier]] = {
     "keyed": KeyedVerifier,
     "match": MatchVerifier,
+    "block": BlockVerifier,
+    "token": TokenVerifier,
+    "traversal": TraversalVerifier,
+    "k_seq": KSeqVerifier,
+    "recursive": RecursiveVerifier,
+    "lossy_typical": TypicalVerifier,
+    "lossy_ensemble": EnsembleVerifier,
 }
 
 
@@ -46,7 +58,9 @@ def get_verifier(name: str, *, do_sample: bool, seed: int | None = None, **optio
         raise OptionError("verification='greedy' cannot sample; use 'auto', or do_sample=False")
     if name == "greedy" or (name == "auto" and not do_sample):
         return GreedyVerifier()
-    if not do_sample:
+    if name == "lossy_typical":
+        options["do_sample"] = do_sample
+    elif not do_sample:
         raise OptionError(f"verification={name!r} draws its tokens; use 'auto', or do_sample=True")
     try:
         return _SAMPLING["keyed" if name == "auto" else name](seed=seed, **options)

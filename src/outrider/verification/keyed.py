@@ -10,7 +10,7 @@ from torch import Tensor
 from outrider.errors import NonFiniteLogitsError
 from outrider.types import Candidates
 from outrider.verification.noise import keyed_choice, keyed_choices
-from outrider.verification.step import Row, Verifier, descend, walk
+from outrider.verification.step import Row, Verifier, descend, walk, warped
 
 
 @final
@@ -43,6 +43,10 @@ class KeyedVerifier(Verifier):
                 "the target returned NaN logits, so no token can be drawn; check its weights"
             )
         return descend(row, candidates, lambda node: (tokens[node + 1], None))
+
+    def draw(self, row: Row, logits: Tensor, position: int) -> int:
+        """The draft's own choice by the same noise, after the row's warpers: most likely the target's."""
+        return keyed_choice(warped(row, logits), self.seed, row.index, position)
 
 
 def draw_seed() -> int:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from outrider.errors import NonFiniteLogitsError
 from outrider.types import Candidates
+from outrider.verification.chance import Chance
 from outrider.verification.step import Row, Verifier, walk
 
 
@@ -19,6 +20,7 @@ class MatchVerifier(Verifier):
     **Arguments:**
 
     - `seed`: Seeds a generator of its own; None draws from torch's global one.
+    - `chance`: Another source of draws, for tests.
 
     **Exact:** each token's law, given those before it, is softmax(scores), for any tree; a node's
     chance to be left for a child is the sum of its children's probabilities, the most that any rule
@@ -26,8 +28,8 @@ class MatchVerifier(Verifier):
     `torch.manual_seed` the very same text, if the generator leaves torch's random numbers alone.
     """
 
-    def __init__(self, seed: int | None = None) -> None:
-        self.seed = seed
+    def __init__(self, seed: int | None = None, *, chance: Chance | None = None) -> None:
+        self.seed, self.chance = seed, chance
         self._random: torch.Generator | None = None
 
     def verify(self, row: Row, candidates: Candidates, logits: Tensor) -> list[int]:
@@ -36,6 +38,8 @@ class MatchVerifier(Verifier):
         return walk(row, candidates, logits, lambda scores, _: self._draw(scores))
 
     def _draw(self, scores: Tensor) -> int:
+        if self.chance is not None:
+            return self.chance.pick(torch.softmax(scores[0], dim=-1, dtype=torch.float64))
         try:
             return int(torch.multinomial(torch.softmax(scores, dim=-1), 1, generator=self._random))
         except RuntimeError as error:

@@ -53,4 +53,4 @@ def argmax(scores: Any, key: Any) -> int:
         total = np.float64(scores[token]) + _gumbel(uniform)
         if total > value or (total == value and token < best):
             value, best = total, token
-    return best  # type: ignore[no-any-return]
+    return best

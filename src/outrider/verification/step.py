@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from transformers.generation import logits_process
 from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
@@ -21,6 +22,15 @@ from outrider.errors import NonFiniteLogitsError
 from outrider.types import Candidates, Ids
 
 _GROWTH = 1024
+_WARPERS = (
+    logits_process.TemperatureLogitsWarper,
+    logits_process.TopKLogitsWarper,
+    logits_process.TopPLogitsWarper,
+    logits_process.MinPLogitsWarper,
+    logits_process.TypicalLogitsWarper,
+    logits_process.EpsilonLogitsWarper,
+    logits_process.EtaLogitsWarper,
+)
 
 
 class Stopping:
@@ -60,7 +70,10 @@ class Row:
     - `processors`, `stopping`: What plain decoding would apply to this row.
     - `keep_scores`: Keep the processed scores of every committed token, (1, V) float32 each.
     - `index`: The row's number in its batch.
-    - `scores_seen`: What stopping criteria get as `scores`: the kept ones, or None.
+    - `keep_logits`: Keep the raw logits of every committed token likewise.
+    - `finished`: Whether the text has ended.
+    - `is_stateless`: Whether the processors were tried, and keep no state from call to call.
+    - `scores`, `logits`: What was kept. Stopping criteria see the scores as plain decoding shows them.
     """
 
     device_ids: Tensor
@@ -70,6 +83,7 @@ class Row:
     keep_logits: bool = False
     index: int = 0
     finished: bool = False
+    is_stateless: bool = False
     scores: list[Tensor] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
 
@@ -144,10 +158,12 @@ class Row:
 class Verifier(ABC):
     """An accept rule.
 
-    `needs_draft_logits` says that it divides by the distribution candidates were drawn from.
+    `needs_draft_logits` says that it divides by the distribution candidates were drawn from; `lossy` that
+    it changes the distribution, which stats and reports must then say.
     """
 
     needs_draft_logits = False
+    lossy = False
 
     @abstractmethod
     def verify(self, row: Row, candidates: Candidates, logits: Tensor) -> list[int]:
@@ -168,6 +184,21 @@ class Verifier(ABC):
         A verifier that draws its tokens overrides this to draw the draft with the same randomness.
         """
         return int(logits.argmax())
+
+
+def warped(row: Row, logits: Tensor) -> Tensor:
+    """A draft model's (1, V) logits after the row's warpers, float32: what candidates are best drawn from.
+
+    Only temperature and truncation act: they look at no ids and keep no state, so that a draft at any
+    position may use them.
+
+    **Exact:** any draft law is verified exactly; this one is near the target's.
+    """
+    scores = logits.to(torch.float32, copy=True).reshape(1, -1)
+    for processor in row.processors:
+        if type(processor) in _WARPERS:
+            scores = processor(None, scores)
+    return scores
 
 
 def walk(row: Row, candidates: Candidates, logits: Tensor, select: Callable[[Tensor, int], int]) -> list[int]:
