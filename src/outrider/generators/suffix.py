@@ -21,18 +21,26 @@ class Generator(CandidateGenerator):
 
     **Arguments:**
 
+    - `max_nodes`: Most candidates a round.
     - `max_depth`: Longest path.
     - `min_probability`: Paths less likely than this are not proposed.
     - `eos_token_ids`: Nothing is proposed after one of these.
     """
 
     def __init__(
-        self, *, max_depth: int = 64, min_probability: float = 0.01, eos_token_ids: tuple[int, ...] = ()
+        self,
+        *,
+        max_nodes: int = 60,
+        max_depth: int = 48,
+        min_probability: float = 0.01,
+        eos_token_ids: tuple[int, ...] = (),
     ) -> None:
-        if max_depth < 1 or not 0 < min_probability <= 1:
+        if max_nodes < 0 or max_depth < 1 or not 0 < min_probability <= 1:
             raise OptionError(
-                f"max_depth must be >= 1 and min_probability in (0, 1], not {max_depth} and {min_probability}"
+                "max_nodes must be >= 0, max_depth >= 1 and min_probability in (0, 1], "
+                f"not {max_nodes}, {max_depth} and {min_probability}"
             )
+        self.max_nodes = max_nodes
         self.max_depth = max_depth
         self.min_probability = min_probability
         self.eos_token_ids = eos_token_ids
@@ -46,7 +54,7 @@ class Generator(CandidateGenerator):
         self._index.sync(context.ids, context.num_prompt)
         tree = self._index.tree(
             context.ids,
-            budget,
+            min(budget, self.max_nodes),
             max_depth=self.max_depth,
             least=self.min_probability,
             stop_tokens=self.eos_token_ids,
@@ -58,6 +66,7 @@ class Generator(CandidateGenerator):
 
     def fork(self) -> Self:
         other = type(self)(
+            max_nodes=self.max_nodes,
             max_depth=self.max_depth,
             min_probability=self.min_probability,
             eos_token_ids=self.eos_token_ids,
