@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from collections.abc import Callable
+from typing import Any, Self, final
 
 import torch
 from torch import Tensor
@@ -10,6 +11,49 @@ from transformers.cache_utils import DynamicLayer
 
 _STEP = 64
 _MARGIN = 256
+
+
+@final
+class Memory:
+    """Zeroed memory for `capacity` entries along the last dimension but one, and quick views into it.
+
+    Zeroed, since what attention masks must be finite. `as_strided` takes half the time of `narrow`.
+    """
+
+    __slots__ = ("_lead", "_strides", "_width", "capacity", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor.contiguous()
+        self.capacity = tensor.shape[-2]
+        self._lead, self._width, self._strides = tensor.shape[:-2], tensor.shape[-1], self.tensor.stride()
+
+    @classmethod
+    def like(cls, states: Tensor, capacity: int) -> Self:
+        """Memory for entries such as `states` holds."""
+        with torch.inference_mode(False):
+            shape = (*states.shape[:-2], capacity, states.shape[-1])
+            return cls(torch.zeros(shape, dtype=states.dtype, device=states.device))
+
+    def view(self, start: int, length: int) -> Tensor:
+        """Entries `start` to `start + length`."""
+        size = (*self._lead, length, self._width)
+        return torch.as_strided(self.tensor, size, self._strides, start * self._width)
+
+    def holds(self, states: Tensor) -> bool:
+        """Whether entries such as `states` has can be written into it."""
+        mine = self.tensor
+        return (
+            mine.shape[:-2] == states.shape[:-2]
+            and mine.shape[-1] == states.shape[-1]
+            and mine.dtype == states.dtype
+            and mine.device == states.device
+        )
+
+    def grown(self, kept: int, capacity: int) -> Memory:
+        """Larger memory with the first `kept` entries."""
+        grown = Memory.like(self.tensor, capacity)
+        grown.view(0, kept).copy_(self.view(0, kept))
+        return grown
 
 
 class InPlaceLayer(DynamicLayer):
@@ -32,46 +76,43 @@ class InPlaceLayer(DynamicLayer):
         self.multiple = multiple
         self.length = 0
         self._dropped = 0
-        self._key_memory: Tensor | None = None
-        self._value_memory: Tensor | None = None
+        self._keys: Memory | None = None
+        self._values: Memory | None = None
         super().__init__()
 
     @property
     def keys(self) -> Tensor | None:
         """(B, H, entries kept, D). A view."""
-        memory = self._key_memory
-        return None if memory is None else memory.narrow(-2, 0, self.length - self._dropped)
+        return None if self._keys is None else self._keys.view(0, self.length - self._dropped)
 
     @keys.setter
     def keys(self, keys: Tensor | None) -> None:
-        self._key_memory = keys
+        self._keys = None if keys is None else Memory(keys)
         self.length = 0 if keys is None else self._dropped + keys.shape[-2]
 
     @property
     def values(self) -> Tensor | None:
         """(B, H, entries kept, D'). A view."""
-        memory = self._value_memory
-        return None if memory is None else memory.narrow(-2, 0, self.length - self._dropped)
+        return None if self._values is None else self._values.view(0, self.length - self._dropped)
 
     @values.setter
     def values(self, values: Tensor | None) -> None:
-        self._value_memory = values
+        self._values = None if values is None else Memory(values)
 
     @property
     def capacity(self) -> int:
         """Entries that fit into the memory at hand."""
-        return 0 if self._key_memory is None else self._key_memory.shape[-2]
+        return 0 if self._keys is None else self._keys.capacity
 
     @property
     def num_bytes(self) -> int:
         """Bytes of memory at hand."""
-        held = (self._key_memory, self._value_memory)
-        return sum(memory.numel() * memory.element_size() for memory in held if memory is not None)
+        return sum(memory.tensor.nbytes for memory in (self._keys, self._values) if memory is not None)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.device = key_states.device
         self.length = self._dropped = 0
-        self._key_memory, self._value_memory = _memory(key_states, 0), _memory(value_states, 0)
+        self._keys, self._values = Memory.like(key_states, 0), Memory.like(value_states, 0)
         self.is_initialized = True
 
     def update(
@@ -79,18 +120,22 @@ class InPlaceLayer(DynamicLayer):
     ) -> tuple[Tensor, Tensor]:
         num_new = key_states.shape[-2]
         start = self.length
-        end = start + num_new
         if not start:
-            self._fit_batch(key_states, value_states)
-        seen = -(-end // self.multiple) * self.multiple
+            self._begin(key_states, value_states)
+        seen = -(-(start + num_new) // self.multiple) * self.multiple
         if seen > self.capacity:
             self._grow(seen)
-        keys, values = self._key_memory, self._value_memory
+        return self._write(key_states, value_states, start, 0, seen)
+
+    def _write(
+        self, key_states: Tensor, value_states: Tensor, start: int, first_seen: int, num_seen: int
+    ) -> tuple[Tensor, Tensor]:
+        keys, values, num_new = self._keys, self._values, key_states.shape[-2]
         assert keys is not None and values is not None
-        keys.narrow(-2, start, num_new).copy_(key_states)
-        values.narrow(-2, start, num_new).copy_(value_states)
-        self.length = end
-        return keys.narrow(-2, 0, seen), values.narrow(-2, 0, seen)
+        keys.view(start, num_new).copy_(key_states)
+        values.view(start, num_new).copy_(value_states)
+        self.length += num_new
+        return keys.view(first_seen, num_seen), values.view(first_seen, num_seen)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return -(-(self.length + query_length) // self.multiple) * self.multiple, 0
@@ -114,9 +159,9 @@ class InPlaceLayer(DynamicLayer):
         num_moved = path.numel() - num_in_place
         if num_moved and self.is_initialized:
             source = path[num_in_place:].to(self.device) + start
-            for memory in (self._key_memory, self._value_memory):
+            for memory in (self._keys, self._values):
                 assert memory is not None
-                memory.narrow(-2, start + num_in_place, num_moved).copy_(memory.index_select(-2, source))
+                memory.view(start + num_in_place, num_moved).copy_(memory.tensor.index_select(-2, source))
         self.length = base_length + path.numel()
 
     def reset(self) -> None:
@@ -135,22 +180,16 @@ class InPlaceLayer(DynamicLayer):
         self._map(lambda memory: memory.repeat_interleave(repeats, dim=0))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        self._map(lambda memory: memory[indices.to(memory.device)])
+        self._map(lambda memory: memory.index_select(0, indices.to(memory.device)))
 
-    def _map(self, change: Any) -> None:
-        if self.is_initialized:
-            self._key_memory, self._value_memory = change(self._key_memory), change(self._value_memory)
+    def _map(self, change: Callable[[Tensor], Tensor]) -> None:
+        if self._keys is not None and self._values is not None:
+            self._keys, self._values = Memory(change(self._keys.tensor)), Memory(change(self._values.tensor))
 
-    def _fit_batch(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Start over where the memory at hand is for another batch, dtype or device."""
-        memory = self._key_memory
-        if (
-            not self.is_initialized
-            or memory is None
-            or memory.shape[0] != key_states.shape[0]
-            or memory.dtype != key_states.dtype
-            or memory.device != key_states.device
-        ):
+    def _begin(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Start with the memory at hand, or with new where that is for another batch, dtype or device."""
+        self._dropped = 0
+        if not self.is_initialized or self._keys is None or not self._keys.holds(key_states):
             self.lazy_initialization(key_states, value_states)
 
     def _grow(self, needed: int) -> None:
@@ -160,7 +199,9 @@ class InPlaceLayer(DynamicLayer):
         step = max(_STEP, self.multiple)
         capacity = -(-capacity // step) * step
         kept = self.length - self._dropped
-        self._map(lambda memory: _grown(memory, kept, capacity))
+        assert self._keys is not None and self._values is not None
+        self._keys = self._keys.grown(kept, capacity)
+        self._values = self._values.grown(kept, capacity)
 
 
 @final
@@ -182,21 +223,14 @@ class InPlaceSlidingLayer(InPlaceLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        num_new = key_states.shape[-2]
         if not self.length:
-            self._dropped = 0
-            self._fit_batch(key_states, value_states)
+            self._begin(key_states, value_states)
         past = min(self.length, self.sliding_window - 1)
-        seen = -(-(past + num_new) // self.multiple) * self.multiple
+        seen = -(-(past + key_states.shape[-2]) // self.multiple) * self.multiple
         start = self.length - self._dropped
         if start - past + seen > self.capacity:
             start = self._make_room(start, past, seen)
-        keys, values = self._key_memory, self._value_memory
-        assert keys is not None and values is not None
-        keys.narrow(-2, start, num_new).copy_(key_states)
-        values.narrow(-2, start, num_new).copy_(value_states)
-        self.length += num_new
-        return keys.narrow(-2, start - past, seen), values.narrow(-2, start - past, seen)
+        return self._write(key_states, value_states, start, start - past, seen)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         past = min(self.length, self.sliding_window - 1)
@@ -222,27 +256,10 @@ class InPlaceSlidingLayer(InPlaceLayer):
         kept = min(start, self.sliding_window - 1 + _MARGIN)
         needed = kept - past + seen
         if 2 * kept <= start and needed <= self.capacity:
-            self._map(lambda memory: _moved_to_front(memory, start - kept, kept))
+            for memory in (self._keys, self._values):
+                assert memory is not None
+                memory.view(0, kept).copy_(memory.view(start - kept, kept))
             self._dropped += start - kept
             return kept
         self._grow(start - past + seen)
         return start
-
-
-def _memory(like: Tensor, capacity: int) -> Tensor:
-    """Zeroed memory for `capacity` entries: what is masked must be finite."""
-    shape = (*like.shape[:-2], capacity, like.shape[-1])
-    with torch.inference_mode(False):
-        return torch.zeros(shape, dtype=like.dtype, device=like.device)
-
-
-def _grown(memory: Tensor, kept: int, capacity: int) -> Tensor:
-    grown = _memory(memory, capacity)
-    if kept:
-        grown.narrow(-2, 0, kept).copy_(memory.narrow(-2, 0, kept))
-    return grown
-
-
-def _moved_to_front(memory: Tensor, start: int, kept: int) -> Tensor:
-    memory.narrow(-2, 0, kept).copy_(memory.narrow(-2, start, kept))
-    return memory
