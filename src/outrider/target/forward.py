@@ -10,6 +10,7 @@ from transformers import EncoderDecoderCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import QuantizedCache, StaticLayer
 
 from outrider.errors import UnsupportedModelError
+from outrider.target.cache import in_place_cache_for
 from outrider.types import Candidates, Ids
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ class Target:
         self.config = generation_config
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
         self._kwargs = model_kwargs
+        in_place = in_place_cache_for(model, model_kwargs, generation_config)
+        if in_place is not None:
+            self._kwargs[self.cache_name] = in_place
         self._drafting = drafting
         self._keep_logits = "logits_to_keep" in model_kwargs
         self.outputs: Any = None
@@ -132,7 +136,9 @@ class Target:
                 raise _cannot_roll_back(self.model, type(cache).__name__)
             cache.activate_past_recording()
             limits = [
-                layer.max_cache_len for layer in cache.layers if isinstance(layer, StaticLayer) and not layer.is_sliding
+                layer.max_cache_len
+                for layer in cache.layers
+                if isinstance(layer, StaticLayer) and not layer.is_sliding
             ]
             self._free = min(limits) - int(cache.get_seq_length()) + 1 if limits else 2**31
         logits: Tensor = self.outputs.logits[:, -1]
@@ -156,7 +162,9 @@ class Target:
         if isinstance(cache, QuantizedCache):
             raise _cannot_roll_back(self.model, "a quantised cache")
         for layer in getattr(cache, "layers", []):
-            if not getattr(layer, "is_croppable", True) and not hasattr(layer, "is_recurrent_states_initialized"):
+            if not getattr(layer, "is_croppable", True) and not hasattr(
+                layer, "is_recurrent_states_initialized"
+            ):
                 raise _cannot_roll_back(self.model, type(layer).__name__)
 
 
