@@ -19,12 +19,12 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from outrider.models import load
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 import outrider
-from outrider.models import load
 
 
 @dataclass
@@ -75,7 +75,9 @@ class Oracle:
     def get_candidates(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, None]:
         known = self.text[:, : input_ids.shape[1] + self.length]
         # Its last token is left to the target: transformers' loop has no room left there.
-        return (known[:, : max(input_ids.shape[1], self.text.shape[1] - 1)] if self.length else input_ids), None
+        return (
+            known[:, : max(input_ids.shape[1], self.text.shape[1] - 1)] if self.length else input_ids
+        ), None
 
     def update_candidate_strategy(self, *_: Any) -> None:
         pass
@@ -100,11 +102,16 @@ def timed(model: Any, run: Callable[[Watch], Any]) -> Result:
     finally:
         del model.forward
     return Result(
-        sum(watch.counts[1:]), watch.times[-1] - watch.times[0], sum(watch.forwards[1:]), len(watch.forwards) - 1
+        sum(watch.counts[1:]),
+        watch.times[-1] - watch.times[0],
+        sum(watch.forwards[1:]),
+        len(watch.forwards) - 1,
     )
 
 
-def contestants(model: Any, ids: torch.Tensor, text: torch.Tensor, length: int, num_new: int) -> dict[str, Any]:
+def contestants(
+    model: Any, ids: torch.Tensor, text: torch.Tensor, length: int, num_new: int
+) -> dict[str, Any]:
     """The three ways to decode, each taking a watch."""
     common = {"max_new_tokens": num_new, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 
@@ -145,7 +152,9 @@ def main(
             limit = target.config.vocab_size
             for size in map(int, context.split(",")):
                 ids = torch.randint(100, limit, (1, size), generator=torch.Generator().manual_seed(0))
-                text = target.generate(ids, max_new_tokens=num_new, do_sample=False, eos_token_id=None, pad_token_id=0)
+                text = target.generate(
+                    ids, max_new_tokens=num_new, do_sample=False, eos_token_id=None, pad_token_id=0
+                )
                 bar = progress.add_task(f"{dtype_name} {size}", total=repeat * 3 * len(lengths.split(",")))
                 for length in map(int, lengths.split(",")):
                     results: dict[str, list[Result]] = {}

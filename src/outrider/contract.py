@@ -35,7 +35,9 @@ class CandidateGenerator(ABC):  # noqa: B024 - one of two method pairs is requir
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if cls.propose is CandidateGenerator.propose and not hasattr(cls, "get_candidates"):
-            raise TypeError(f"{cls.__name__} must define propose(context, budget), or get_candidates(input_ids)")
+            raise TypeError(
+                f"{cls.__name__} must define propose(context, budget), or get_candidates(input_ids)"
+            )
 
     def reset(self, prompt: Ids) -> None:  # noqa: B027
         """Begin a new sequence. `prompt` is (L,) int64. Forget the last sequence's state."""
@@ -57,7 +59,9 @@ class CandidateGenerator(ABC):  # noqa: B024 - one of two method pairs is requir
 
 def _builtin_names() -> list[str]:
     package = importlib.import_module("outrider.generators")
-    return [module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_")]
+    return [
+        module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_")
+    ]
 
 
 def available() -> list[str]:

@@ -67,7 +67,9 @@ def decode(
         for lane, outcome in zip(lanes, outcomes, strict=True):
             for listener in listeners:
                 listener.committed(lane, outcome, target)
-        target.commit([outcome.path for outcome in outcomes], [outcome.committed.size for outcome in outcomes])
+        target.commit(
+            [outcome.path for outcome in outcomes], [outcome.committed.size for outcome in outcomes]
+        )
         with clock("draft"):
             for lane, outcome in zip(lanes, outcomes, strict=True):
                 _ask(lane, "update", outcome)
@@ -88,7 +90,9 @@ def _propose(lane: Lane, target: Target, controller: Controller, num_lanes: int)
     context = Context(row.ids, row.num_prompt, room + 1, lane.encoder_ids, lane.inputs, lane.draw)
     proposed = _ask(lane, "propose", context, budget)
     if not isinstance(proposed, Candidates):
-        raise GeneratorError(f"{_name(lane)} proposed a {type(proposed).__name__}, not Candidates; return Candidates")
+        raise GeneratorError(
+            f"{_name(lane)} proposed a {type(proposed).__name__}, not Candidates; return Candidates"
+        )
     candidates = proposed if target.takes_trees else proposed.best_chain()
     return controller.trim(_possible(candidates, target.vocab_size, room))
 

@@ -59,14 +59,23 @@ class Flags:
         if self.assistant_tokenizer is not None and self.assistant_model is None:
             raise OptionError("assistant_tokenizer needs an assistant_model; pass both, or neither")
         if self.max_matching_ngram_size is not None and self.prompt_lookup_num_tokens is None and sources:
-            raise OptionError(f"max_matching_ngram_size belongs to prompt lookup, and {sources[0]} chooses another")
-        for name in ("prompt_lookup_num_tokens", "max_matching_ngram_size", "num_assistant_tokens", "assistant_early_exit"):
+            raise OptionError(
+                f"max_matching_ngram_size belongs to prompt lookup, and {sources[0]} chooses another"
+            )
+        for name in (
+            "prompt_lookup_num_tokens",
+            "max_matching_ngram_size",
+            "num_assistant_tokens",
+            "assistant_early_exit",
+        ):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise OptionError(f"{name} must be a whole number of at least 1, not {value!r}")
         schedule = self.num_assistant_tokens_schedule
         if schedule is not None and schedule not in _SCHEDULES:
-            raise OptionError(f"num_assistant_tokens_schedule must be one of {', '.join(_SCHEDULES)}, not {schedule!r}")
+            raise OptionError(
+                f"num_assistant_tokens_schedule must be one of {', '.join(_SCHEDULES)}, not {schedule!r}"
+            )
         threshold = self.assistant_confidence_threshold
         if threshold is not None and not 0 <= threshold <= 1:
             raise OptionError(f"assistant_confidence_threshold must lie between 0 and 1, not {threshold!r}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any, final
 
-import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.configuration_utils import GenerationMode
@@ -25,7 +24,7 @@ from outrider.verification.step import Row, Stopping
 
 
 def generate(
-    model: PreTrainedModel,
+    model: Any,
     input_ids: Tensor | None = None,
     *,
     candidate_generator: Any = "auto",
@@ -126,7 +125,9 @@ class AssistedDecoding:
     ) -> Any:
         """Called by `model.generate()` once everything is prepared."""
         if self._holder == threading.get_ident():
-            raise OptionError("this AssistedDecoding is already decoding; make a second one for a nested call")
+            raise OptionError(
+                "this AssistedDecoding is already decoding; make a second one for a nested call"
+            )
         with self._lock:
             self._holder = threading.get_ident()
             try:
@@ -212,7 +213,9 @@ def _check_mode(config: GenerationConfig, ids: Tensor) -> None:
             "or call model.generate()"
         )
     if config.use_cache is False:
-        raise OptionError("candidates are verified on a cache; drop use_cache=False, or call model.generate()")
+        raise OptionError(
+            "candidates are verified on a cache; drop use_cache=False, or call model.generate()"
+        )
     if config.assistant_ensemble_weight is not None:
         raise OptionError(
             "assistant_ensemble_weight changes the text; ask for it by name with verification='lossy_ensemble'"

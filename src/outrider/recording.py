@@ -52,7 +52,7 @@ class Recording:
             rows = [0, *(int(node) + 1 for node in verification.path)][: verification.committed.size]
             kept += [tuple(_row(layer, i, name) for layer in layers) for i in rows]
 
-    def output(self, sequences: Tensor, lane: Lane, target: Target, config: GenerationConfig) -> Any:
+    def output(self, sequences: Any, lane: Lane, target: Target, config: GenerationConfig) -> Any:
         """transformers' own output class."""
         row = lane.row
         fields: dict[str, Any] = {name: tuple(kept) for name, kept in self.kept.items()}
@@ -61,7 +61,7 @@ class Recording:
         fields[target.cache_name] = target.returned_cache
         if not target.is_encoder_decoder:
             return GenerateDecoderOnlyOutput(sequences=sequences, **fields)
-        encoder = target.inputs["encoder_outputs"]
+        encoder = lane.inputs["encoder_outputs"]
         if config.output_attentions:
             fields["encoder_attentions"] = encoder.get("attentions")
         if config.output_hidden_states:

@@ -90,7 +90,8 @@ class Candidates:
     def __post_init__(self) -> None:
         if self.tokens.ndim != 1 or self.tokens.shape != self.parents.shape:
             raise ValueError(
-                f"tokens and parents must be 1-D and equally long, not {self.tokens.shape} and {self.parents.shape}"
+                f"tokens and parents must be 1-D and equally long, not {self.tokens.shape} "
+                f"and {self.parents.shape}"
             )
         if self.tokens.size and (
             self.parents.min() < -1 or (self.parents >= np.arange(self.parents.size)).any()

@@ -27,7 +27,9 @@ class FunctionGenerator(CandidateGenerator):
         proposed = self._function(context.ids)
         if proposed is None:
             return Candidates.empty()
-        return Candidates.chain(list(proposed)[:budget], source=getattr(self._function, "__name__", "function"))
+        return Candidates.chain(
+            list(proposed)[:budget], source=getattr(self._function, "__name__", "function")
+        )
 
     def fork(self) -> Self:
         return copy.copy(self)

@@ -17,6 +17,7 @@ from outrider.contract import CandidateGenerator
 from outrider.errors import OptionError
 from outrider.types import Candidates, Context, Ids
 
+
 @final
 class Generator(CandidateGenerator):
     """Draft with a model: token by token in a loop and a cache of its own.
@@ -42,7 +43,9 @@ class Generator(CandidateGenerator):
         early_exit: int | None = None,
     ) -> None:
         if (model is None) == (early_exit is None):
-            raise OptionError("draft_model needs a model, or early_exit=LAYER to draft with the target's first layers")
+            raise OptionError(
+                "draft_model needs a model, or early_exit=LAYER to draft with the target's first layers"
+            )
         if isinstance(model, str):
             from transformers import AutoModelForCausalLM
 
@@ -65,13 +68,13 @@ class Generator(CandidateGenerator):
 
     @torch.no_grad()
     def propose(self, context: Context, budget: int) -> Candidates:
-        model = context.inputs["target"] if self._model is None else self._model
+        model: Any = context.inputs["target"] if self._model is None else self._model
         with _first_layers(model, self._early_exit):
             if self._cache is None:
                 self._begin(model, context.inputs)
             return self._draft(model, context, min(budget, self._num_tokens))
 
-    def _draft(self, model: PreTrainedModel, context: Context, num_tokens: int) -> Candidates:
+    def _draft(self, model: Any, context: Context, num_tokens: int) -> Candidates:
         self._roll_back(context.ids)
         fresh = context.ids[self._cached.size :]
         vocab_size = model.get_input_embeddings().num_embeddings
@@ -90,7 +93,7 @@ class Generator(CandidateGenerator):
                 break
         return Candidates.chain(tokens, probabilities, source="draft_model")
 
-    def _forward(self, model: PreTrainedModel, ids: Ids) -> Tensor:
+    def _forward(self, model: Any, ids: Ids) -> Tensor:
         """(1, V) float32 logits of what follows `ids`, which come after what is cached."""
         self._cached = np.concatenate([self._cached, ids])
         name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
@@ -108,7 +111,9 @@ class Generator(CandidateGenerator):
         shared = min(self._cached.size, ids.size - 1)
         differs = np.flatnonzero(self._cached[:shared] != ids[:shared])
         keep = int(differs[0]) if differs.size else shared
-        cache = self._cache.self_attention_cache if isinstance(self._cache, EncoderDecoderCache) else self._cache
+        cache = (
+            self._cache.self_attention_cache if isinstance(self._cache, EncoderDecoderCache) else self._cache
+        )
         if self._cached.size:
             cache.crop(keep - self._cached.size)
         self._cached = self._cached[:keep]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from torch import Tensor
@@ -40,7 +40,7 @@ class Target:
         generation_config: GenerationConfig,
         drafting: bool,
     ) -> None:
-        self.model = model
+        self.model: Any = model
         self.config = generation_config
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
         self._kwargs = model_kwargs
