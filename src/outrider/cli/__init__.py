@@ -1,0 +1,19 @@
+"""The command line: one command a file, arguments to calls."""
+
+from __future__ import annotations
+
+import typer
+
+from outrider.cli.chat import chat
+from outrider.cli.generate import generate
+from outrider.cli.generators import generators
+
+app = typer.Typer(
+    help="Language models generate faster, with the same text.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(generate)
+app.command()(chat)
+app.command()(generators)

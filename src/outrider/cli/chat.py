@@ -1,0 +1,83 @@
+"""`outrider chat`: a conversation; what the generator learns in one turn serves the next."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from outrider.cli.common import (
+    console,
+    encode_chat,
+    load_model,
+    one_sentence,
+    parse_generator,
+    progress_console,
+    sampling_options,
+)
+from outrider.errors import OptionError
+
+
+def chat(
+    model: Annotated[str, typer.Option(help="Folder, known name, .gguf file, or 'smollm2'.")],
+    generator: Annotated[
+        str, typer.Option(help="NAME:key=value,... or FILE.py; see 'outrider generators'.")
+    ] = "auto",
+    max_new_tokens: Annotated[int, typer.Option(min=1)] = 512,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="With a temperature: the same text each time.")] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = "auto",
+    trust_remote_code: Annotated[bool, typer.Option(help="Run code that comes with the model.")] = False,
+) -> None:
+    """Talk with a model. An empty line, or Ctrl-D, ends it; Ctrl-C stops an answer."""
+    with one_sentence():
+        spec, generator_options = parse_generator(generator)
+        from outrider.choosing import choose, make_generator
+        from outrider.flags import Flags
+
+        if generator_options:
+            spec = make_generator(spec, **generator_options)
+        drafter, controller = choose(spec, Flags(), None)
+        options: dict[str, Any] = {"max_new_tokens": max_new_tokens, **sampling_options(temperature)}
+        target, tokenizer = load_model(model, dtype, trust_remote_code)
+        if not tokenizer.chat_template:
+            raise OptionError(
+                f"{model} has no chat template; use 'outrider generate --raw' to continue plain text"
+            )
+        _converse(
+            target,
+            tokenizer,
+            {"candidate_generator": drafter, "controller": controller, "seed": seed, **options},
+        )
+
+
+def _converse(target: Any, tokenizer: Any, options: dict[str, Any]) -> None:
+    import outrider
+    from outrider.cli.streaming import ConsoleStreamer
+
+    messages: list[dict[str, str]] = []
+    while True:
+        try:
+            said = console.input("[bold]you[/bold] ")
+        except EOFError:
+            console.print()
+            return
+        if not said.strip():
+            return
+        messages.append({"role": "user", "content": said})
+        ids = encode_chat(tokenizer, messages)
+        streamer = ConsoleStreamer(tokenizer, console)
+        try:
+            output = outrider.generate(
+                target, ids, streamer=streamer, return_dict_in_generate=True, **options
+            )
+        except KeyboardInterrupt:
+            console.print("\n(stopped)", style="dim")
+            messages.pop()
+            continue
+        answer = tokenizer.decode(output.sequences[0, ids.shape[1] :], skip_special_tokens=True)
+        messages.append({"role": "assistant", "content": answer})
+        stats = output.stats
+        progress_console.print(
+            f"{stats.num_committed / max(stats.total_s, 1e-9):.1f} tokens/s, MAT {stats.mat:.2f}", style="dim"
+        )

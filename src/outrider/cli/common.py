@@ -1,0 +1,136 @@
+"""What commands share: loading with progress, errors in one sentence, reading a generator's name."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from outrider.contract import CandidateGenerator
+from outrider.errors import OptionError, OutriderError
+
+console = Console(highlight=False)
+progress_console = Console(stderr=True, highlight=False)
+
+# The colours tokens have by where they came from.
+FREE_STYLE = "bold green"
+
+_DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Turn Outrider's errors, and Ctrl-C, into one line on standard error and an exit status."""
+    try:
+        yield
+    except OutriderError as error:
+        _fail(str(error), 2)
+    except (OSError, MemoryError) as error:
+        _fail(" ".join(str(error).split()) or type(error).__name__, 1)
+    except KeyboardInterrupt:
+        console.print()
+        _fail("interrupted", 130)
+
+
+def _fail(message: str, status: int) -> None:
+    print(f"outrider: {message}", file=sys.stderr)
+    raise typer.Exit(status)
+
+
+def load_model(name: str, dtype: str, trust_remote_code: bool) -> tuple[Any, Any]:
+    """The model and its tokenizer, with a spinner while it loads."""
+    if dtype not in _DTYPES:
+        raise OptionError(f"--dtype must be one of {', '.join(_DTYPES)}, not {dtype!r}")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    with progress_console.status(f"loading {name} (the first time it is converted, about a minute)"):
+        import torch
+        from huggingface_hub.utils import logging as hub_logging
+        from transformers.utils import logging
+
+        from outrider.models import load
+
+        for library in (logging, hub_logging):
+            library.set_verbosity_error()
+        logging.disable_progress_bar()
+        return load(
+            name, None if dtype == "auto" else getattr(torch, dtype), trust_remote_code=trust_remote_code
+        )
+
+
+def parse_generator(text: str) -> tuple[Any, dict[str, Any]]:
+    """A generator's name or class, and options, from `NAME:key=value,key=value` or `FILE.py:key=value`.
+
+    **Raises:** `OptionError` where an option is not `key=value`, or the file holds no generator.
+    """
+    name, _, rest = text.partition(":")
+    options: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise OptionError(f"{part!r} in --generator {text} is no option; write NAME:key=value,key=value")
+        try:
+            options[key.strip()] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[key.strip()] = value
+    return (_from_file(Path(name)) if name.endswith(".py") else name), options
+
+
+def _from_file(path: Path) -> type[CandidateGenerator]:
+    """The one candidate generator that a Python file defines."""
+    if not path.is_file():
+        raise OptionError(
+            f"there is no file {str(path)!r} to take a generator from; give the path of a Python file"
+        )
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise OptionError(f"{path} cannot be read as Python: {type(error).__name__}: {error}") from error
+    found = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and issubclass(value, CandidateGenerator)
+        and value.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        raise OptionError(f"{path} defines {len(found)} candidate generators; it must define one")
+    return found[0]
+
+
+def encode(tokenizer: Any, prompt: str, raw: bool) -> Any:
+    """(1, L) ids of a prompt, through the chat template where the tokenizer has one and `raw` is off."""
+    if not raw and tokenizer.chat_template:
+        return encode_chat(tokenizer, [{"role": "user", "content": prompt}])
+    ids = tokenizer(prompt, return_tensors="pt").input_ids
+    if not ids.shape[1]:
+        raise OptionError(
+            "the prompt is empty, so there is nothing to continue; give one with --prompt or --file"
+        )
+    return ids
+
+
+def encode_chat(tokenizer: Any, messages: list[dict[str, str]]) -> Any:
+    """(1, L) ids of a conversation, ready for the assistant's turn."""
+    encoded = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    return encoded["input_ids"]
+
+
+def sampling_options(temperature: float) -> dict[str, Any]:
+    """What `generate()` takes for a temperature; 0 is greedy."""
+    if temperature < 0:
+        raise OptionError(f"--temperature must not be negative, not {temperature}")
+    return {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}

@@ -1,0 +1,108 @@
+"""`outrider generate --compare`: the same prompt three ways, in turn, and what each took."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from rich.columns import Columns
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from outrider.cli.common import FREE_STYLE, progress_console
+from outrider.cli.streaming import coloured
+
+
+@dataclass
+class Contestant:
+    """One way to generate: its text, and seconds of each repeat."""
+
+    name: str
+    tokens: list[int]
+    origins: list[str]
+    seconds: list[float]
+    mat: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second, prompt included; the median of the repeats."""
+        return len(self.tokens) / median(self.seconds)
+
+
+def compare(
+    model: Any, ids: Any, generator: Any, label: str, *, repeat: int = 2, **options: Any
+) -> list[Contestant]:
+    """transformers' own decoding, Outrider drafting nothing, and Outrider drafting, interleaved."""
+    import outrider
+
+    def ours(spec: Any) -> Any:
+        return lambda: outrider.generate(
+            model, ids, candidate_generator=spec, return_dict_in_generate=True, **options
+        )
+
+    runs = {
+        "transformers": lambda: model.generate(ids, return_dict_in_generate=True, **options),
+        "outrider, drafting nothing": ours("none"),
+        f"outrider, {label}": ours(generator),
+    }
+    found: dict[str, Contestant] = {}
+    warm = {**options, "max_new_tokens": min(4, options.get("max_new_tokens", 4))}
+    with progress_console.status("warming up") as status:
+        model.generate(ids, **warm)
+        outrider.generate(model, ids, candidate_generator=generator, **warm)
+        for turn in range(repeat):
+            for name, run in runs.items():
+                status.update(f"{name} ({turn + 1} of {repeat})")
+                began = time.perf_counter()
+                output = run()
+                seconds = time.perf_counter() - began
+                tokens = output.sequences[0, ids.shape[1] :].tolist()
+                stats = getattr(output, "stats", None)
+                contestant = found.setdefault(
+                    name,
+                    Contestant(name, tokens, stats.origins if stats else ["target"] * len(tokens), [], 1.0),
+                )
+                contestant.seconds.append(seconds)
+                contestant.mat = stats.mat if stats else 1.0
+    return list(found.values())
+
+
+def show(console: Console, model: Any, tokenizer: Any, ids: Any, contestants: list[Contestant]) -> None:
+    """The texts side by side, and the table under them."""
+    plain, _, drafted = contestants
+    width = max(40, console.width // 2 - 2)
+    panels = [
+        Panel(coloured(tokenizer, way.tokens, way.origins), title=way.name, width=width)
+        for way in (plain, drafted)
+    ]
+    table = Table("", "tokens/s", "speedup", "MAT", "same text", box=None, pad_edge=False)
+    for way in contestants:
+        table.add_row(
+            way.name,
+            f"{way.rate:.1f}",
+            f"{way.rate / plain.rate:.2f}x",
+            f"{way.mat:.2f}",
+            _sameness(model, ids, plain.tokens, way.tokens),
+        )
+    free = sum(origin != "target" for origin in drafted.origins)
+    legend = Text(f"{free} of {len(drafted.tokens)} tokens came free", style=FREE_STYLE)
+    console.print(Group(Columns(panels), legend, Text(), table))
+
+
+def _sameness(model: Any, ids: Any, plain: list[int], other: list[int]) -> str:
+    """ "yes", or where the texts part and how close the target's two best logits are there."""
+    if plain == other:
+        return "yes"
+    import torch
+
+    at = next(
+        (i for i, (a, b) in enumerate(zip(plain, other, strict=False)) if a != b), min(len(plain), len(other))
+    )
+    context = torch.cat([ids, torch.tensor([plain[:at]], dtype=ids.dtype)], dim=1).to(model.device)
+    with torch.no_grad():
+        best = model(context).logits[0, -1].float().topk(2).values
+    return f"to token {at}, where the two best logits are {float(best[0] - best[1]):.3g} apart"

