@@ -16,6 +16,8 @@ from rich.text import Text
 from outrider.cli.common import FREE_STYLE, progress_console
 from outrider.cli.streaming import coloured
 
+_ENOUGH_S = 30.0
+
 
 @dataclass
 class Contestant:
@@ -33,10 +35,11 @@ class Contestant:
         return len(self.tokens) / median(self.seconds)
 
 
-def compare(
-    model: Any, ids: Any, generator: Any, label: str, *, repeat: int = 2, **options: Any
-) -> list[Contestant]:
-    """transformers' own decoding, Outrider drafting nothing, and Outrider drafting, interleaved."""
+def compare(model: Any, ids: Any, generator: Any, label: str, **options: Any) -> list[Contestant]:
+    """transformers' own decoding, Outrider drafting nothing, and Outrider drafting, interleaved.
+
+    Each runs once, and up to three times while that keeps within half a minute.
+    """
     import outrider
 
     def ours(spec: Any) -> Any:
@@ -54,9 +57,12 @@ def compare(
     with progress_console.status("warming up") as status:
         model.generate(ids, **warm)
         outrider.generate(model, ids, candidate_generator=generator, **warm)
-        for turn in range(repeat):
+        first = time.perf_counter()
+        turns = 0
+        while not turns or (turns < 3 and (time.perf_counter() - first) * (turns + 1) / turns < _ENOUGH_S):
+            turns += 1
             for name, run in runs.items():
-                status.update(f"{name} ({turn + 1} of {repeat})")
+                status.update(f"{name} (turn {turns})")
                 began = time.perf_counter()
                 output = run()
                 seconds = time.perf_counter() - began

@@ -55,6 +55,9 @@ def generate(
     compare: Annotated[
         bool, typer.Option("--compare", help="Side by side with transformers' own decoding.")
     ] = False,
+    picture: Annotated[
+        Path | None, typer.Option(help="With --compare: save what is shown as an SVG.")
+    ] = None,
     trust_remote_code: Annotated[bool, typer.Option(help="Run code that comes with the model.")] = False,
 ) -> None:
     """Generate text from a prompt, and say what it took."""
@@ -73,7 +76,10 @@ def generate(
 
             options["do_sample"] = False
             options.pop("temperature", None)
+            console.record = picture is not None
             show(console, target, tokenizer, ids, run(target, ids, drafter, generator, **options))
+            if picture is not None:
+                console.save_svg(str(picture), title="outrider generate --compare")
             return
         _stream(target, tokenizer, ids, spec if spec == "auto" else drafter, seed, options)
 

@@ -1,0 +1,5 @@
+"""`python -m outrider.cli`."""
+
+from outrider.cli import app
+
+app()

@@ -1,0 +1,142 @@
+"""The command line on a tiny model in a folder: what a user sees, right and wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from typer.testing import CliRunner
+
+from outrider.cli import app
+
+WORDS = ["<eos>", "<unk>", *"abcdefghijklmnopqrstuvwxyz"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny llama with a word tokenizer, saved."""
+    path = tmp_path_factory.mktemp("model")
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", unk_token="<unk>").save_pretrained(
+        path
+    )
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(WORDS), hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=128,
+        eos_token_id=0, bos_token_id=0, pad_token_id=0,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(path)
+    return str(path)
+
+
+def run(*arguments: str, given: str | None = None) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(arguments), input=given)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+def test_the_text_is_the_same_with_every_source_of_a_prompt(folder: str, tmp_path: Path) -> None:
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("a b c a b c a b")
+    common = ("generate", "--model", folder, "--max-new-tokens", "12")
+    outputs = [
+        run(*common, "--generator", "none", "--prompt", "a b c a b c a b"),
+        run(*common, "--generator", "prompt_lookup:num_tokens=3", "--file", str(prompt)),
+        run(*common, "--generator", "prompt_lookup", given="a b c a b c a b"),
+        run(*common, "--generator", "suffix", "--prompt", "-", given="a b c a b c a b"),
+    ]
+    assert all(status == 0 for status, _ in outputs)
+    texts = {output.split("\n")[0] for _, output in outputs}
+    assert len(texts) == 1 and texts != {""}
+
+
+def test_compare_shows_three_ways_and_that_texts_agree(folder: str) -> None:
+    status, output = run(
+        "generate", "--model", folder, "--compare", "--generator", "prompt_lookup", "--prompt", "a b a b a b",
+        "--max-new-tokens", "16",
+    )  # fmt: skip
+    assert status == 0
+    for expected in (
+        "transformers",
+        "outrider, drafting nothing",
+        "outrider, prompt_lookup",
+        "MAT",
+        "speedup",
+    ):
+        assert expected in output
+    assert output.count("yes") == 3
+
+
+def test_a_generator_from_a_file(folder: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from outrider import CandidateGenerator, Candidates\n"
+        "class Mine(CandidateGenerator):\n"
+        "    def propose(self, context, budget):\n"
+        "        return Candidates.chain([2, 3][:budget])\n"
+    )
+    status, _ = run(
+        "generate", "--model", folder, "--prompt", "a b", "--generator", str(path), "--max-new-tokens", "4"
+    )
+    assert status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--generator", "prompt_lokup", "--prompt", "a"), "did you mean 'prompt_lookup'?"),
+        (("--generator", "prompt_lookup:tokens=3", "--prompt", "a"), "num_tokens"),
+        (("--generator", "prompt_lookup:3", "--prompt", "a"), "is no option"),
+        (("--generator", "missing.py", "--prompt", "a"), "there is no file"),
+        (("--prompt", ""), "the prompt is empty"),
+        (("--prompt", "a", "--file", "b"), "pass one of them"),
+        (("--file", "missing.txt"), "there is no file"),
+        (("--prompt", "a", "--dtype", "int3"), "--dtype must be one of"),
+        (("--prompt", "a", "--temperature", "-1"), "must not be negative"),
+    ],
+)
+def test_wrong_input_is_one_sentence(folder: str, arguments: tuple[str, ...], said: str) -> None:
+    status, output = run("generate", "--model", folder, "--max-new-tokens", "2", *arguments)
+    assert status == 2
+    assert said in output
+    assert "Traceback" not in output
+
+
+def test_a_missing_model_ends_without_a_traceback(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "outrider.cli",
+        "generate",
+        "--model",
+        str(tmp_path / "none"),
+        "--prompt",
+        "a",
+    ]
+    result = subprocess.run(
+        command, capture_output=True, text=True, env={"HF_HUB_OFFLINE": "1", "PATH": ""}, timeout=120
+    )
+    assert result.returncode == 2
+    assert "cannot be loaded" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_generators_lists_every_name() -> None:
+    from outrider import available
+
+    status, output = run("generators")
+    assert status == 0
+    assert all(name in output for name in available())
+
+
+def test_chat_answers_until_the_input_ends(folder: str) -> None:
+    status, output = run("chat", "--model", folder, given="a b\n")
+    assert status == 2 and "has no chat template" in output
