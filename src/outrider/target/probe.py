@@ -1,0 +1,209 @@
+"""What a machine and a model are measured for: T(k), and whether k tokens at once are k tokens in turn.
+
+T(k) is the time of a forward over k new tokens. It is measured in under two seconds at the first use of a
+model and kept in the user's cache folder, as JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, final
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from outrider.errors import UnsupportedModelError
+from outrider.target.cache import InPlaceCache
+
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+# The most telling first, in case time runs out.
+_ORDER = (1, 16, 64, 4, 32, 8, 2)
+_CONTEXT = 64
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ForwardTimes:
+    """T(k) of one model on one machine.
+
+    **Arguments:**
+
+    - `seconds`: Time of a forward, by its number of new tokens.
+    - `measured`: The sizes measured; the others are interpolated.
+    """
+
+    seconds: dict[int, float]
+    measured: tuple[int, ...]
+
+    def __call__(self, num_tokens: int) -> float:
+        """Seconds of a forward over `num_tokens`, on straight lines between what was measured."""
+        return _interpolated({size: self.seconds[size] for size in self.measured}, num_tokens)
+
+    def largest_speedup(self, acceptance_length: float, num_tokens: int) -> float:
+        """What forwards over `num_tokens` that commit `acceptance_length` on average would bring at most."""
+        return acceptance_length * self(1) / self(num_tokens)
+
+
+def cache_folder() -> Path:
+    """The user's cache folder for Outrider, by the platform's habit."""
+    if sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "outrider"
+
+
+def forward_times(
+    model: PreTrainedModel, *, batch_size: int = 1, max_s: float = 1.5, folder: Path | None = None
+) -> ForwardTimes:
+    """T(k) for `SIZES`: from the cache folder, else measured and kept there.
+
+    **Arguments:**
+
+    - `max_s`: Time to measure; sizes it leaves out are interpolated. T(1) is always measured.
+    - `folder`: In place of the user's cache folder.
+
+    **Raises:** `UnsupportedModelError` for encoder-decoder models, whose encoder input is not known.
+    """
+    path = (folder or cache_folder()) / "forward_times" / f"{_fingerprint(model, batch_size)}.json"
+    times = _read(path)
+    if times is None:
+        times = _measure(model, batch_size, max_s)
+        _write(path, times)
+    return times
+
+
+def difference_at_once(model: PreTrainedModel, num_tokens: int = 8) -> float:
+    """How far the logits of one forward over `num_tokens` are from those of as many forwards over one.
+
+    Relative to the spread of the logits: about 1e-6 in float32 and 1e-2 in bfloat16 is rounding.
+    """
+    ids = _ids(model, 1, _CONTEXT // 4 + num_tokens)
+    context, tokens = ids[:, :-num_tokens], ids[:, -num_tokens:]
+    with torch.no_grad():
+        caches = [fresh_cache(model), fresh_cache(model)]
+        for cache in caches:
+            _forward(model, context, cache)
+        at_once = _forward(model, tokens, caches[0])
+        in_turn = torch.cat([_forward(model, token, caches[1]) for token in tokens.split(1, dim=1)], dim=1)
+    return float((at_once.float() - in_turn.float()).abs().max() / in_turn.float().std())
+
+
+def fresh_cache(model: PreTrainedModel) -> Any:
+    """An empty cache of the kind that the target would use."""
+    cache = DynamicCache(config=model.config)
+    return InPlaceCache.replacing(cache)
+
+
+def _measure(model: PreTrainedModel, batch_size: int, max_s: float) -> ForwardTimes:
+    began = perf_counter()
+    seconds: dict[int, float] = {}
+    cache = fresh_cache(model)
+    with torch.no_grad():
+        _forward(model, _ids(model, batch_size, _CONTEXT), cache)
+        _time(model, cache, _ids(model, batch_size, 1))  # the first is slower
+        for size in _ORDER:
+            expected = _interpolated(seconds, size) if seconds else 0.0
+            if seconds and perf_counter() - began + expected > max_s:
+                continue
+            tokens = _ids(model, batch_size, size)
+            share = max_s / len(_ORDER)
+            samples = [_time(model, cache, tokens)]
+            while sum(samples) + samples[0] < share and len(samples) < 9 and perf_counter() - began < max_s:
+                samples.append(_time(model, cache, tokens))
+            seconds[size] = sorted(samples)[len(samples) // 2]
+    return ForwardTimes({size: _interpolated(seconds, size) for size in SIZES}, tuple(sorted(seconds)))
+
+
+def _time(model: PreTrainedModel, cache: Any, tokens: Tensor) -> float:
+    _synchronize(tokens)
+    start = perf_counter()
+    _forward(model, tokens, cache)
+    _synchronize(tokens)
+    seconds = perf_counter() - start
+    if cache.is_croppable:
+        cache.crop(-tokens.shape[1])
+    return seconds
+
+
+def _forward(model: Any, ids: Tensor, cache: Any) -> Tensor:
+    logits: Tensor = model(input_ids=ids, cache=cache, use_cache=True).logits
+    return logits
+
+
+def _synchronize(tensor: Tensor) -> None:
+    if tensor.device.type != "cpu":
+        torch.accelerator.synchronize(tensor.device)
+
+
+def _ids(model: PreTrainedModel, batch_size: int, length: int) -> Tensor:
+    if model.config.is_encoder_decoder:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} cannot be probed alone, since its encoder needs an input; leave the probe out"
+        )
+    vocab = min(1000, int(model.config.get_text_config().vocab_size) - 1)
+    return (
+        torch.arange(batch_size * length, device=model.device).view(batch_size, length) * 7919
+    ) % vocab + 1
+
+
+def _interpolated(seconds: dict[int, float], size: int) -> float:
+    known = sorted(seconds)
+    if len(known) == 1:
+        return seconds[known[0]]
+    right = next((k for k in known[1:] if k >= size), known[-1])
+    left = known[known.index(right) - 1]
+    slope = (seconds[right] - seconds[left]) / (right - left)
+    return max(seconds[left] + slope * (size - left), 0.0)
+
+
+def _fingerprint(model: PreTrainedModel, batch_size: int) -> str:
+    """Names model, device, dtype, batch size and versions; a change of any means to measure anew."""
+    device = model.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    parts = [
+        type(model).__name__,
+        model.config.to_json_string(use_diff=False),
+        str(sum(parameter.numel() for parameter in model.parameters())),
+        f"{device.type} {name} {platform.node()} {torch.get_num_threads()}",
+        f"{model.dtype} {batch_size}",
+        f"{torch.__version__} {transformers.__version__}",
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def _read(path: Path) -> ForwardTimes | None:
+    """What was kept; None where nothing is, or nothing usable: it is measured again then."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        seconds = {int(size): float(value) for size, value in held["seconds"].items()}
+        measured = tuple(int(size) for size in held["measured"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    usable = set(seconds) == set(SIZES) and {1} <= set(measured) <= set(SIZES) and min(seconds.values()) > 0
+    return ForwardTimes(seconds, measured) if usable else None
+
+
+def _write(path: Path, times: ForwardTimes) -> None:
+    """Keep it; a folder that cannot be written only costs the time to measure again."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_text(
+            json.dumps({"seconds": times.seconds, "measured": times.measured}), encoding="utf-8"
+        )
+        partial.replace(path)
+    except OSError:
+        return
