@@ -93,7 +93,7 @@ def _propose(lane: Lane, target: Target, controller: Controller, num_lanes: int)
         raise GeneratorError(
             f"{_name(lane)} proposed a {type(proposed).__name__}, not Candidates; return Candidates"
         )
-    candidates = proposed if target.takes_trees else proposed.best_chain()
+    candidates = proposed if proposed.is_chain or target.takes_trees else proposed.best_chain()
     return controller.trim(_possible(candidates, target.vocab_size, room))
 
 

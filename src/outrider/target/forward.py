@@ -10,7 +10,8 @@ from transformers import EncoderDecoderCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import QuantizedCache, StaticLayer
 
 from outrider.errors import UnsupportedModelError
-from outrider.target.cache import in_place_cache_for
+from outrider.target.cache import InPlaceCache, in_place_cache_for
+from outrider.target.masks import supports_tree, tree_inputs
 from outrider.types import Candidates, Ids
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _CACHE_NAMES = ("cache", "past_key_values")
 
 @final
 class Target:
-    """A model, its prepared inputs and its cache, as the loop sees them: one row, chains.
+    """A model, its prepared inputs and its cache, as the loop sees them: one row.
 
     **Arguments:**
 
@@ -53,10 +54,23 @@ class Target:
         self.num_rounds = 0
         self._num_new = 0
         self._free = 2**31
+        self._takes_trees: bool | None = None
+        self._is_tree = False
         if drafting:
             self._refuse_what_cannot_roll_back()
 
-    takes_trees = False
+    @property
+    def takes_trees(self) -> bool:
+        """Whether a round's candidates may branch. Tried out on the model at the first question."""
+        if self._takes_trees is None:
+            cache = self.returned_cache
+            self._takes_trees = (
+                isinstance(cache, InPlaceCache)
+                and cache.takes_trees
+                and not self.config.output_attentions
+                and supports_tree(self.model)
+            )
+        return self._takes_trees
 
     @property
     def is_prefilled(self) -> bool:
@@ -111,6 +125,10 @@ class Target:
             next_sequence_length=num_new if kwargs.get("use_cache", True) else None,
             **kwargs,
         )
+        self._is_tree = not candidates.is_chain
+        if self._is_tree:
+            self._num_past = self.cache.get_seq_length()
+            inputs = tree_inputs(self.model, inputs, candidates, self.cache)
         self.outputs = self.model(**inputs, return_dict=True)
         self._num_new = num_new
         return [self.outputs.logits[0, -num_new:]]
@@ -120,7 +138,9 @@ class Target:
 
         After it the cache holds every committed token but the last.
         """
-        if self._drafting and self.is_prefilled:
+        if self._is_tree:
+            self.cache.keep_path(self._num_past + 1, paths[0][: num_committed[0] - 1].tolist())
+        elif self._drafting and self.is_prefilled:
             # crop(0) too: it lets sliding layers drop what only a rollback could have needed.
             self.cache.crop(num_committed[0] - self._num_new)
         self._free -= num_committed[0]
