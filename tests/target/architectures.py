@@ -158,6 +158,89 @@ ENCODER_DECODER: dict[str, dict[str, Any]] = {
     },
 }
 
+_SSM: dict[str, Any] = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_d_state": 8,
+    "mamba_chunk_size": 16,
+    "mamba_d_ssm": 64,
+    "mamba_expand": 2,
+}
+_DELTA: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "shared_expert_intermediate_size": 16,
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+}
+
+RECURRENT: dict[str, dict[str, Any]] = {
+    "mamba": {"state_size": 8},
+    "falcon_mamba": {"state_size": 8},
+    "mamba2": {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 2, "chunk_size": 16},
+    "jamba": _MOE
+    | {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8},
+    "bamba": _SSM | {"num_hidden_layers": 4, "attn_layer_indices": [1, 3], "head_dim": None},
+    "falcon_h1": _SSM,
+    "granitemoehybrid": _SSM | _MOE | {"num_hidden_layers": 4, "layer_types": ["mamba", "attention"] * 2},
+    "nemotron_h": {
+        "num_hidden_layers": None,
+        "layers_block_type": ["mamba", "attention", "mlp", "mamba"],
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 8,
+        "ssm_state_size": 8,
+        "n_groups": 2,
+        "chunk_size": 16,
+    },
+    "zamba": {
+        "num_hidden_layers": 4,
+        "layers_block_type": ["mamba", "hybrid"] * 2,
+        "mamba_d_state": 8,
+        "num_key_value_heads": 4,
+        "head_dim": None,
+    },
+    "zamba2": {
+        "num_hidden_layers": 4,
+        "layers_block_type": ["mamba", "hybrid"] * 2,
+        "mamba_d_state": 8,
+        "n_mamba_heads": 8,
+        "chunk_size": 16,
+        "num_key_value_heads": 4,
+        "head_dim": None,
+    },
+    "recurrent_gemma": {
+        "num_hidden_layers": 4,
+        "block_types": ["recurrent", "attention"],
+        "attention_window_size": WINDOW,
+        "head_dim": None,
+    },
+    "qwen3_next": _DELTA | _MOE,
+    "qwen3_5_text": _DELTA,
+    "olmo_hybrid": _DELTA | {"linear_num_value_heads": 2},
+    "kimi_linear": {
+        "num_hidden_layers": 4,
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+        "linear_head_dim": 8,
+        "linear_num_heads": 4,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 4,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 6,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "num_key_value_heads": 4,
+        "head_dim": None,
+    },
+    "lfm2": {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2},
+    "lfm2_moe": _MOE | {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2},
+    "minimax": _MOE | {"num_hidden_layers": 4, "block_size": 16},
+    "rwkv": {},
+    "xlstm": {"num_heads": 4, "num_blocks": 2},
+}
+
 _TYPES = {"qwen2_window": "qwen2"}
 
 
@@ -171,7 +254,7 @@ def tiny(name: str, attention: str | None = None) -> PreTrainedModel:
         config = AutoConfig.for_model(name, vocab_size=VOCAB, **ENCODER_DECODER[name])
         auto: Any = AutoModelForSeq2SeqLM
     else:
-        settings = _BASE | (FULL | WINDOWED | ALIBI)[name]
+        settings = _BASE | (FULL | WINDOWED | ALIBI | RECURRENT)[name]
         settings = {key: value for key, value in settings.items() if value is not None}
         config = AutoConfig.for_model(_TYPES.get(name, name), **settings)
         auto = AutoModelForCausalLM
@@ -180,7 +263,7 @@ def tiny(name: str, attention: str | None = None) -> PreTrainedModel:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim > 1:
+            if parameter.ndim > 1 and name not in RECURRENT:
                 parameter.normal_(0.0, 0.3, generator=generator)
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0

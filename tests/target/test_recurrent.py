@@ -1,0 +1,78 @@
+"""Recurrent models decode chains of candidates to the text that they decode without, or say why they cannot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import DynamicCache
+
+from outrider.errors import UnsupportedModelError
+from outrider.target.cache import InPlaceCache
+from outrider.target.recurrent import RecurrentState, has_recurrent_state, reason_against
+from tests.target.architectures import RECURRENT, VOCAB, tiny
+
+REFUSED = {
+    "falcon_mamba": r"computes something else over several tokens than one at a time, from layer 0",
+    "recurrent_gemma": r"computes something else over several tokens than one at a time, from layer 0",
+    "minimax": "keeps its state outside transformers' Cache",
+    "rwkv": "keeps its state outside transformers' Cache",
+    "xlstm": "keeps its state outside transformers' Cache",
+}
+TAKEN = [name for name in RECURRENT if name not in REFUSED]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("in_place", [True, False])
+def test_greedy_text_is_that_of_plain_decoding(name: str, in_place: bool) -> None:
+    model = tiny(name)
+    assert reason_against(model) is None
+    prompt = torch.randint(3, VOCAB, (1, 9), generator=torch.Generator().manual_seed(1))
+    wanted = model.generate(prompt, max_new_tokens=40, do_sample=False)[0].tolist()
+    cache = InPlaceCache(model.config) if in_place else DynamicCache(config=model.config)
+    assert has_recurrent_state(cache)
+    rng = np.random.default_rng(0)
+    with torch.no_grad():
+        ids = prompt[0].tolist()
+        ids.append(int(model(prompt, cache=cache, use_cache=True).logits[0, -1].argmax()))
+        state = RecurrentState(cache, max_pending=12)
+        num_accepted = num_rounds = 0
+        while len(ids) < len(wanted):
+            right = wanted[len(ids) : len(ids) + rng.integers(0, 6)]
+            candidates = [token if rng.random() < 0.8 else int(rng.integers(3, VOCAB)) for token in right]
+            candidates = [] if state.is_full else candidates
+            state.before_forward()
+            run = torch.tensor([ids[len(ids) - 1 - state.num_pending :] + candidates])
+            assert run.shape[1] == state.num_pending + 1 + len(candidates)
+            best = model(run, cache=cache, use_cache=True).logits[0].argmax(-1)[state.num_pending :].tolist()
+            accepted = 0
+            while accepted < len(candidates) and candidates[accepted] == best[accepted]:
+                accepted += 1
+            ids += [*candidates[:accepted], best[accepted]]
+            state.commit(1 + len(candidates), 1 + accepted)
+            num_accepted += accepted
+            num_rounds += 1
+    assert ids[: len(wanted)] == wanted
+    assert num_accepted > 10
+    assert num_rounds < 40
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_taken_back_is_refused_by_name(name: str) -> None:
+    model = tiny(name)
+    reason = reason_against(model)
+    assert reason is not None
+    assert type(model).__name__ in reason
+    assert REFUSED[name] in reason
+
+
+def test_an_unknown_layer_is_refused() -> None:
+    class Strange:
+        pass
+
+    cache = DynamicCache()
+    cache.layers = [Strange()]
+    with pytest.raises(UnsupportedModelError, match="a Strange keeps no state"):
+        RecurrentState(cache)
