@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from outrider.contract import CandidateGenerator, get
-from outrider.control import Controller, Fixed, Heuristic
+from outrider.control import Controller, CostRule, Fixed, Heuristic
 from outrider.errors import OptionError
 from outrider.flags import Flags
 from outrider.generators._function import FunctionGenerator
@@ -93,7 +93,7 @@ def _controller(flags: Flags, explicit: bool) -> Controller:
     number = flags.num_assistant_tokens or getattr(settings, "num_assistant_tokens", None)
     schedule = flags.num_assistant_tokens_schedule or getattr(settings, "num_assistant_tokens_schedule", None)
     if number is None and flags.assistant_model is None and flags.assistant_early_exit is None:
-        return Fixed(_UNLIMITED if explicit else 10)
+        return Fixed(_UNLIMITED) if explicit else CostRule()
     if schedule in (None, "constant"):
         return Fixed(number or 20)
     return Heuristic(number or 20, persist=schedule == "heuristic")
