@@ -164,6 +164,16 @@ class InPlaceLayer(DynamicLayer):
                 memory.view(start + num_in_place, num_moved).copy_(memory.tensor.index_select(-2, source))
         self.length = base_length + path.numel()
 
+    def compact(self, order: Tensor) -> None:
+        """Keep of each row of the batch the entries `order` (B, n) names, in that order."""
+        num_kept = order.shape[1]
+        for memory in (self._keys, self._values):
+            if memory is not None:
+                index = order.to(memory.tensor.device)[:, None, :, None]
+                index = index.expand(-1, memory.tensor.shape[1], -1, memory.tensor.shape[3])
+                memory.view(0, num_kept).copy_(memory.tensor.gather(2, index))
+        self.length = num_kept
+
     def reset(self) -> None:
         self.length = self._dropped = 0
 

@@ -29,7 +29,7 @@ _ATTENTIONS = ("sdpa", "eager")
 
 
 @dataclass(frozen=True, slots=True)
-class _Reach:
+class Reach:
     """How far back a kind of layer sees: everything, the last `window` positions, or its chunk."""
 
     window: int | None = None
@@ -77,7 +77,7 @@ def tree_inputs(
     depths = torch.from_numpy(np.concatenate([[0], candidates.depths()])).to(device)
     tree = torch.from_numpy(ancestors(candidates)).to(device)
 
-    def mask(reach: _Reach, layer: int) -> Tensor:
+    def mask(reach: Reach, layer: int) -> Tensor:
         num_keys, first = cache.get_mask_sizes(len(candidates) + 1, layer)
         allowed = torch.zeros(len(candidates) + 1, num_keys, dtype=torch.bool, device=device)
         at = num_past - first
@@ -88,18 +88,23 @@ def tree_inputs(
         seen = reach.sees(num_past - num_padded + depths[:, None], positions)
         if seen is not None:
             allowed &= seen
-        if config._attn_implementation == "sdpa":
-            return allowed[None, None]
-        least = torch.finfo(model.dtype).min
-        return torch.where(allowed, 0.0, least).to(model.dtype)[None, None]
+        return for_attention(allowed[None, None], model)
 
     positions = inputs.get("position_ids")
     first = num_past - num_padded if positions is None else positions[..., :1]
     nodes = (first + depths) if positions is not None else (first + depths)[None]
-    return {**inputs, "attention_mask": _for_each_kind(config, cache, mask), "position_ids": nodes}
+    return {**inputs, "attention_mask": for_each_kind(config, cache, mask), "position_ids": nodes}
 
 
-def _for_each_kind(config: Any, cache: Cache, mask: Any) -> Any:
+def for_attention(allowed: Tensor, model: PreTrainedModel) -> Tensor:
+    """A (B, 1, q, k) mask as the model's attention takes it: bool for sdpa, else added to the scores."""
+    if model.config.get_text_config()._attn_implementation == "sdpa":
+        return allowed
+    least = torch.finfo(model.dtype).min
+    return torch.where(allowed, 0.0, least).to(model.dtype)
+
+
+def for_each_kind(config: Any, cache: Cache, mask: Any) -> Any:
     """A mask, or a mask for each layer type: the rule of transformers' `create_masks_for_generate`."""
     sliding = cache.is_sliding.index(True) if True in cache.is_sliding else 0
     stands = [
@@ -109,9 +114,9 @@ def _for_each_kind(config: Any, cache: Cache, mask: Any) -> Any:
     full = stands.index(True) if True in stands else 0
     window, chunk = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)
     kinds = {
-        "full_attention": (_Reach(), full),
-        "sliding_attention": (_Reach(window=window), sliding),
-        "chunked_attention": (_Reach(chunk=chunk), sliding),
+        "full_attention": (Reach(), full),
+        "sliding_attention": (Reach(window=window), sliding),
+        "chunked_attention": (Reach(chunk=chunk), sliding),
     }
     types = getattr(config, "layer_types", None)
     if types is not None:
