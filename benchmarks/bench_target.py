@@ -23,6 +23,7 @@ import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from outrider.target.cache import InPlaceCache
+from outrider.target.masks import shared_heads
 
 SIZES = (1, 8, 32)
 
@@ -66,17 +67,22 @@ def forwards(model: LlamaForCausalLM, context: int, repeats: int) -> list[dict[s
     rows = []
     for size in SIZES:
         ids = torch.randint(0, 1024, (1, size))
-        times: dict[str, list[float]] = {name: [] for name in caches}
+        times: dict[str, list[float]] = {name: [] for name in (*caches, "shared")}
         crops: dict[str, list[float]] = {name: [] for name in caches}
         for _ in range(repeats):
             for name, cache in caches.items():
                 times[name].append(timed(partial(model, ids, cache=cache)))
                 crops[name].append(timed(partial(cache.crop, -size)))
+            with shared_heads(model):
+                times["shared"].append(timed(partial(model, ids, cache=caches["in_place"])))
+            caches["in_place"].crop(-size)
         row: dict[str, Any] = {"context": context, "tokens": size}
         for name in caches:
             row[f"{name}_ms"] = round(median(times[name]), 3)
             row[f"{name}_crop_ms"] = round(median(crops[name]), 4)
-        row["ratio"] = round(row["dynamic_ms"] / row["in_place_ms"], 2)
+        row["shared_heads_ms"] = round(median(times["shared"]), 3)
+        row["in_place_ratio"] = round(row["dynamic_ms"] / row["in_place_ms"], 2)
+        row["shared_ratio"] = round(row["dynamic_ms"] / row["shared_heads_ms"], 2)
         rows.append(row)
     return rows
 

@@ -17,7 +17,7 @@ from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from outrider.errors import UnsupportedModelError
 from outrider.target.cache import InPlaceCache
 from outrider.target.layers import InPlaceLayer, InPlaceSlidingLayer
-from outrider.target.masks import Reach, ancestors, for_attention, for_each_kind, supports_tree
+from outrider.target.masks import Reach, ancestors, for_attention, for_each_kind, shared_heads, supports_tree
 from outrider.types import Candidates, Ids
 
 if TYPE_CHECKING:
@@ -103,14 +103,16 @@ class BatchTarget:
             depths[index, 1 : sizes[index]] = candidates.depths()
             trees[index, : sizes[index], : sizes[index]] = ancestors(candidates)
         positions = torch.from_numpy(self._counts[:, None] + depths).to(device)
-        self.outputs = self.model(
-            input_ids=torch.from_numpy(ids).to(device),
-            attention_mask=self._masks(torch.from_numpy(trees).to(device), positions),
-            position_ids=positions,
-            cache=self.cache,
-            use_cache=True,
-            return_dict=True,
-        )
+        masks = self._masks(torch.from_numpy(trees).to(device), positions)
+        with shared_heads(self.model):
+            self.outputs = self.model(
+                input_ids=torch.from_numpy(ids).to(device),
+                attention_mask=masks,
+                position_ids=positions,
+                cache=self.cache,
+                use_cache=True,
+                return_dict=True,
+            )
         return [self.outputs.logits[index, :size] for index, size in enumerate(sizes)]
 
     def commit(self, paths: Sequence[Ids], num_committed: Sequence[int]) -> None:

@@ -6,8 +6,10 @@ type. A node sees the committed tokens and its own ancestors, and its position i
 
 from __future__ import annotations
 
+import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +28,7 @@ Bools = npt.NDArray[np.bool_]
 # Windows applied inside the attention layers, by slot and not by position, where no mask reaches.
 _WINDOW_INSIDE = "attention_layers"
 _ATTENTIONS = ("sdpa", "eager")
+_GROUPED = "TRANSFORMERS_SDPA_FORCE_GQA"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,24 @@ class Reach:
         if self.chunk is not None:
             return keys // self.chunk == queries // self.chunk
         return None
+
+
+@contextmanager
+def shared_heads(model: PreTrainedModel) -> Iterator[None]:
+    """Inside it, on a CPU, attention under a mask reads K and V where they are.
+
+    transformers copies them once for each query head whenever there is a mask, that is whenever a forward
+    holds more than one token. Its own switch for torch's grouped heads gives the same bits without (equal in
+    `tests/target/test_masks.py`). Not on CUDA, where that kernel takes no mask.
+    """
+    if model.device.type != "cpu" or _GROUPED in os.environ:
+        yield
+        return
+    os.environ[_GROUPED] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_GROUPED, None)
 
 
 def ancestors(candidates: Candidates) -> Bools:
