@@ -49,8 +49,9 @@ class Recording:
             if not target.is_prefilled:
                 kept.append(layers)
                 continue
+            num_new = len(verification.candidates) + 1
             rows = [0, *(int(node) + 1 for node in verification.path)][: verification.committed.size]
-            kept += [tuple(_row(layer, i, name) for layer in layers) for i in rows]
+            kept += [tuple(_row(layer, row - num_new, name) for layer in layers) for row in rows]
 
     def output(self, sequences: Any, lane: Lane, target: Target, config: GenerationConfig) -> Any:
         """transformers' own output class."""
@@ -70,8 +71,8 @@ class Recording:
 
 
 def _row(layer: Tensor, row: int, name: str) -> Tensor:
-    """One token's part of a round's tensor: (..., rows, D), or causal (..., rows, keys)."""
-    part = layer[..., row : row + 1, :]
+    """One token's part of a round's tensor: (..., rows, D), or causal (..., rows, keys); `row` is negative."""
+    part = layer[..., layer.shape[-2] + row : layer.shape[-2] + row + 1, :]
     if name.endswith("attentions") and name != "cross_attentions":
-        part = part[..., : layer.shape[-1] - layer.shape[-2] + row + 1]
+        part = part[..., : layer.shape[-1] + row + 1]
     return part

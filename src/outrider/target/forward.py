@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -12,6 +13,7 @@ from transformers.cache_utils import QuantizedCache, StaticLayer
 from outrider.errors import UnsupportedModelError
 from outrider.target.cache import InPlaceCache, in_place_cache_for
 from outrider.target.masks import supports_tree, tree_inputs
+from outrider.target.recurrent import RecurrentState, has_recurrent_state, reason_against
 from outrider.types import Candidates, Ids
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ class Target:
         self._free = 2**31
         self._takes_trees: bool | None = None
         self._is_tree = False
+        self._state: RecurrentState | None = None
+        self._is_recurrent = has_recurrent_state(self.cache) or getattr(model, "_is_stateful", False)
         if drafting:
             self._refuse_what_cannot_roll_back()
 
@@ -80,7 +84,7 @@ class Target:
     @property
     def room(self) -> int:
         """How many candidates the cache can still take behind the last committed token."""
-        return self._free - 1
+        return 0 if self._state is not None and self._state.is_full else self._free - 1
 
     @property
     def returned_cache(self) -> Any:
@@ -115,6 +119,10 @@ class Target:
         if self.outputs is None:
             return [self._prefill(row.tensor())]
         num_new = len(candidates) + 1
+        num_again = 0
+        if self._state is not None:
+            self._state.before_forward()
+            num_again = self._state.num_pending
         kwargs = dict(self._kwargs)
         if len(candidates):
             kwargs = self._step_on(kwargs, len(candidates))
@@ -122,7 +130,7 @@ class Target:
             kwargs["logits_to_keep"] = num_new
         inputs = self.model.prepare_inputs_for_generation(
             row.tensor_with(candidates.tokens),
-            next_sequence_length=num_new if kwargs.get("use_cache", True) else None,
+            next_sequence_length=num_again + num_new if kwargs.get("use_cache", True) else None,
             **kwargs,
         )
         self._is_tree = not candidates.is_chain
@@ -138,7 +146,9 @@ class Target:
 
         After it the cache holds every committed token but the last.
         """
-        if self._is_tree:
+        if self._state is not None:
+            self._state.commit(self._num_new, num_committed[0])
+        elif self._is_tree:
             self.cache.keep_path(self._num_past + 1, paths[0][: num_committed[0] - 1].tolist())
         elif self._drafting and self.is_prefilled:
             # crop(0) too: it lets sliding layers drop what only a rollback could have needed.
@@ -151,7 +161,9 @@ class Target:
         self.outputs = self.model._prefill(ids, self.config, self._kwargs)
         self._num_new = 1
         cache = self.cache
-        if self._drafting:
+        if self._drafting and self._is_recurrent:
+            self._state = RecurrentState(cache)
+        elif self._drafting:
             if not getattr(cache, "is_croppable", True):
                 raise _cannot_roll_back(self.model, type(cache).__name__)
             cache.activate_past_recording()
@@ -177,8 +189,10 @@ class Target:
                 f"{type(self.model).__name__} runs without a cache here, and candidates are verified on one; "
                 "drop use_cache=False, or pass candidate_generator='none'"
             )
-        if getattr(self.model, "_is_stateful", False):
-            raise _cannot_roll_back(self.model, "its recurrent state")
+        if self._is_recurrent:
+            if (reason := _reason_against(self.model)) is not None:
+                raise UnsupportedModelError(f"{reason}; use candidate_generator='none'")
+            return
         if isinstance(cache, QuantizedCache):
             raise _cannot_roll_back(self.model, "a quantised cache")
         for layer in getattr(cache, "layers", []):
@@ -186,6 +200,16 @@ class Target:
                 layer, "is_recurrent_states_initialized"
             ):
                 raise _cannot_roll_back(self.model, type(layer).__name__)
+
+
+_reasons: weakref.WeakKeyDictionary[PreTrainedModel, str | None] = weakref.WeakKeyDictionary()
+
+
+def _reason_against(model: PreTrainedModel) -> str | None:
+    """`reason_against`, tried out once for a model."""
+    if model not in _reasons:
+        _reasons[model] = reason_against(model)
+    return _reasons[model]
 
 
 def _cannot_roll_back(model: PreTrainedModel, what: str) -> UnsupportedModelError:
