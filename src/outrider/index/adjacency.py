@@ -33,7 +33,7 @@ def bucket_of(chance: float) -> int:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def pair_row(before: int, last: int, num_pairs: int) -> int:  # pragma: no cover
+def pair_row(before: int, last: int, num_pairs: int) -> Any:  # pragma: no cover
     """Row of the pair table where (before, last) lives."""
     mixed = (np.uint64(before) * np.uint64(0x9E3779B97F4A7C15)) ^ (
         np.uint64(last) * np.uint64(0xD6E8FEB86659FD93)
