@@ -1,0 +1,147 @@
+"""The same text as plain decoding, token for token; and the same for every generator."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outrider.control import Fixed
+from outrider.generation import generate
+from outrider.testing.generators import AdversarialGenerator, OracleGenerator, RandomGenerator
+from outrider.testing.models import tiny_prompts
+
+_SMALL = 50_000_000
+
+
+def assert_lossless(
+    generator: Any,
+    model: Any,
+    *,
+    prompts: Iterable[Tensor] | None = None,
+    budgets: Sequence[int] = (1, 4, 16),
+    dtypes: Sequence[torch.dtype] | None = None,
+    max_new_tokens: int = 32,
+    **generate_kwargs: Any,
+) -> int:
+    """Greedy tokens with candidates equal `model.generate`'s.
+
+    **Arguments:**
+
+    - `generator`: What `outrider.generate` takes as `candidate_generator`.
+    - `model`: The target; left as it was.
+    - `prompts`: (1, L) int64 each; random ones where None.
+    - `budgets`: Most candidates a round; each is tried.
+    - `dtypes`: The model is tried in each, on a copy. None: float32 and float64 for a model of less
+        than 50 million parameters, else as it is.
+    - `generate_kwargs`: For both sides: processors, penalties, stopping criteria.
+
+    **Returns:** how many tokens were compared.
+
+    **Raises:** `AssertionError` that tells the first difference, and how near a tie it was.
+    """
+    compared = 0
+    vocab = model.config.get_text_config().vocab_size
+    rows = list(prompts) if prompts is not None else tiny_prompts(vocab)
+    for dtype in dtypes or _default_dtypes(model):
+        target = model if dtype == model.dtype else copy.deepcopy(model).to(dtype)
+        for ids in rows:
+            expected = plain(target, ids, max_new_tokens=max_new_tokens, **generate_kwargs)
+            for budget in budgets:
+                found = generate(
+                    target,
+                    ids,
+                    candidate_generator=generator,
+                    controller=Fixed(budget),
+                    do_sample=False,
+                    max_new_tokens=max_new_tokens,
+                    **_mask(ids, generate_kwargs),
+                )
+                _compare(target, found, expected, ids.shape[1], f"budget {budget}, {dtype}")
+                compared += expected.shape[1] - ids.shape[1]
+    return compared
+
+
+def assert_drafter_invariant(
+    model: Any,
+    generators: Iterable[Any] = (),
+    *,
+    prompts: Iterable[Tensor] | None = None,
+    seed: int = 0,
+    max_new_tokens: int = 24,
+    **generate_kwargs: Any,
+) -> int:
+    """Keyed sampling gives one text: for none, an oracle, random, hostile, and the given generators.
+
+    **Arguments:** as `assert_lossless`; `seed` is the text's.
+
+    **Returns:** how many tokens were compared.
+
+    **Raises:** `AssertionError` that tells which generator changed the text, and where.
+    """
+    vocab = model.config.get_text_config().vocab_size
+    compared = 0
+    for ids in prompts if prompts is not None else tiny_prompts(vocab):
+
+        def text(generator: Any, ids: Tensor = ids) -> Tensor:
+            sequences: Tensor = generate(
+                model,
+                ids,
+                candidate_generator=generator,
+                seed=seed,
+                do_sample=True,
+                max_new_tokens=max_new_tokens,
+                **_mask(ids, generate_kwargs),
+            )
+            return sequences
+
+        expected = text("none")
+        others = [
+            OracleGenerator([expected[0].tolist()]),
+            OracleGenerator([expected[0].tolist()], num_wrong=2),
+            RandomGenerator(vocab),
+            AdversarialGenerator(),
+            *generators,
+        ]
+        for generator in others:
+            _compare(model, text(generator), expected, ids.shape[1], f"{_name(generator)}, seed {seed}")
+            compared += expected.shape[1] - ids.shape[1]
+    return compared
+
+
+def plain(model: Any, ids: Tensor, **generate_kwargs: Any) -> Tensor:
+    """`model.generate`'s greedy text, (1, L) int64."""
+    sequences: Tensor = model.generate(ids, do_sample=False, **_mask(ids, generate_kwargs))
+    return sequences
+
+
+def _mask(ids: Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
+    # Without a mask transformers infers one from pad ids, which are ordinary tokens of a tiny vocabulary.
+    return {"attention_mask": torch.ones_like(ids)} | kwargs
+
+
+def _default_dtypes(model: Any) -> Sequence[torch.dtype]:
+    return (torch.float32, torch.float64) if model.num_parameters() < _SMALL else (model.dtype,)
+
+
+def _name(generator: Any) -> str:
+    return generator if isinstance(generator, str) else type(generator).__name__
+
+
+def _compare(model: Any, found: Tensor, expected: Tensor, num_prompt: int, what: str) -> None:
+    if torch.equal(found, expected):
+        return
+    a, b = found[0].tolist(), expected[0].tolist()
+    at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    message = (
+        f"{what}: the text differs from new token {at - num_prompt} on: "
+        f"{a[at : at + 5]} instead of {b[at : at + 5]}"
+    )
+    if num_prompt <= at < min(len(a), len(b)):
+        with torch.no_grad():
+            top = model(expected[:, :at]).logits[0, -1].float().topk(2).values
+        message += f"; there the raw logits' two best are {float(top[0] - top[1]):.3g} apart"
+    raise AssertionError(message)
