@@ -5,10 +5,15 @@ from __future__ import annotations
 import threading
 from typing import Any, final
 
+import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.configuration_utils import GenerationMode
-from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.logits_process import (
+    LogitsProcessorList,
+    PrefixConstrainedLogitsProcessor,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
 from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 
 from outrider.choosing import choose
@@ -18,9 +23,10 @@ from outrider.errors import OptionError, UnsupportedModelError
 from outrider.flags import Flags
 from outrider.recording import Recording, Streaming
 from outrider.stats import Stats
+from outrider.target.batch import BatchTarget
 from outrider.target.forward import Target
 from outrider.verification.choose import get_verifier
-from outrider.verification.step import Row, Stopping
+from outrider.verification.step import Row, Stopping, Verifier
 
 
 def generate(
@@ -160,33 +166,46 @@ class AssistedDecoding:
         self._choose(self._flags.filled_from(config, _DEFAULTS))
         verifier = get_verifier(self._verification, do_sample=bool(config.do_sample), seed=self._seed)
         target_inputs = {name: value for name, value in inputs.items() if name != "inputs_tensor"}
-        target = Target(model, target_inputs, config, drafting=self._drafts)
+        if ids.shape[0] > 1:
+            _check_batch(config, processors, self._streamer)
+            target: Any = BatchTarget(model, target_inputs, config)
+        else:
+            target = Target(model, target_inputs, config, drafting=self._drafts)
         wanted = bool(config.return_dict_in_generate)
-        row = Row(
-            ids.to(model.device),
-            processors,
-            Stopping(criteria),
-            keep_scores=wanted and bool(config.output_scores),
-            keep_logits=wanted and bool(config.output_logits),
-        )
-        lane = Lane(
-            row,
-            self.generator,
-            inputs={**inputs, "target": model},
-            draw=lambda logits, position: verifier.draw(row, logits, position),
-        )
-        recording = Recording(config, target.is_encoder_decoder)
+        lanes = [
+            self._lane(
+                Row(
+                    row[None].to(model.device),
+                    processors,
+                    Stopping(criteria),
+                    keep_scores=wanted and bool(config.output_scores),
+                    keep_logits=wanted and bool(config.output_logits),
+                    index=index,
+                ),
+                verifier,
+                {**inputs, "target": model},
+            )
+            for index, row in enumerate(ids)
+        ]
+        recording = Recording(config, bool(model.config.is_encoder_decoder))
         streaming = [Streaming(self._streamer)] if self._streamer is not None else []
-        stats = decode(target, [lane], verifier, self.controller, [recording, *streaming])
+        stats = decode(target, lanes, verifier, self.controller, [recording, *streaming])
         self.stats.merge(stats)
         if self._streamer is not None:
             self._streamer.end()
-        sequences = row.tensor().clone()
+        sequences = _padded([lane.row.tensor() for lane in lanes], config._pad_token_tensor)
         if not wanted:
             return sequences
-        output = recording.output(sequences, lane, target, config)
+        output = recording.output(sequences, lanes[0], target, config)
         output.stats = stats
         return output
+
+    def _lane(self, row: Row, verifier: Verifier, inputs: dict[str, Any]) -> Lane:
+        """A row and its generator: the first row's is the one that lives on."""
+        generator = self.generator if row.index == 0 else self.generator.fork()
+        return Lane(
+            row, generator, inputs=inputs, draw=lambda logits, position: verifier.draw(row, logits, position)
+        )
 
     @property
     def _drafts(self) -> bool:
@@ -199,13 +218,13 @@ class AssistedDecoding:
 _DEFAULTS = GenerationConfig._get_default_generation_params()
 
 
+# Processors that look at rows by their number, or keep a state of the whole batch.
+_WHOLE_BATCH = (PrefixConstrainedLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
+
+
 def _check_mode(config: GenerationConfig, ids: Tensor) -> None:
     if ids.shape[-1] == 0:
         raise OptionError("the prompt is empty, so there is nothing to continue; pass at least one token")
-    if ids.shape[0] > 1:
-        raise UnsupportedModelError(
-            f"a batch of {ids.shape[0]} rows cannot be drafted for yet; generate one sequence at a time"
-        )
     mode = config.get_generation_mode()
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.ASSISTED_GENERATION):
         raise OptionError(
@@ -220,6 +239,31 @@ def _check_mode(config: GenerationConfig, ids: Tensor) -> None:
         raise OptionError(
             "assistant_ensemble_weight changes the text; ask for it by name with verification='lossy_ensemble'"
         )
+
+
+def _check_batch(config: GenerationConfig, processors: LogitsProcessorList, streamer: Any) -> None:
+    """**Raises:** `OptionError` for what is kept once a batch, and cannot be had a row."""
+    kept = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+    asked = [name for name in kept if config.return_dict_in_generate and getattr(config, name)]
+    if asked:
+        raise OptionError(
+            f"{asked[0]} of a batch is not supported, since its rows end apart; generate one at a time"
+        )
+    if streamer is not None:
+        raise OptionError("a streamer shows one text, and this is a batch; generate one sequence at a time")
+    for processor in processors:
+        if isinstance(processor, _WHOLE_BATCH):
+            raise OptionError(
+                f"{type(processor).__name__} acts on a whole batch at once, and rows are decoded apart; "
+                "generate one sequence at a time"
+            )
+
+
+def _padded(rows: list[Tensor], pad: Tensor | None) -> Tensor:
+    """(B, L) ids of rows of any lengths, shorter ones filled with the pad id on the right."""
+    longest = max(row.shape[1] for row in rows)
+    fill = 0 if pad is None else int(pad.reshape(-1)[0])
+    return torch.cat([torch.nn.functional.pad(row, (0, longest - row.shape[1]), value=fill) for row in rows])
 
 
 def _add_stop_strings(kwargs: dict[str, Any], model: PreTrainedModel, tokenizer: Any) -> None:
