@@ -136,6 +136,20 @@ ALIBI: dict[str, dict[str, Any]] = {
     "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 512, "use_cache": True},
 }
 
+_BART: dict[str, Any] = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "decoder_start_token_id": 2,
+    "forced_eos_token_id": None,
+    "pad_token_id": 0,
+    "max_position_embeddings": 512,
+}
+
 ENCODER_DECODER: dict[str, dict[str, Any]] = {
     "t5": {
         "d_model": 32,
@@ -145,17 +159,20 @@ ENCODER_DECODER: dict[str, dict[str, Any]] = {
         "num_heads": 4,
         "decoder_start_token_id": 0,
     },
-    "bart": {
+    "mt5": {
         "d_model": 32,
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4,
-        "encoder_ffn_dim": 48,
-        "decoder_ffn_dim": 48,
-        "decoder_start_token_id": 2,
-        "forced_eos_token_id": None,
+        "d_kv": 8,
+        "d_ff": 48,
+        "num_layers": 2,
+        "num_heads": 4,
+        "decoder_start_token_id": 0,
     },
+    "bart": _BART,
+    "mbart": _BART,
+    "pegasus": _BART,
+    "marian": _BART,
+    "blenderbot": _BART,
+    "m2m_100": _BART,
 }
 
 _SSM: dict[str, Any] = {

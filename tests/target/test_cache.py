@@ -73,7 +73,7 @@ def test_generate_gives_the_same_text(name: str) -> None:
     assert torch.equal(wanted, model.generate(prompt(12, batch=2), custom_generate=in_place, **settings))
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3_text", "bart"])
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", *ENCODER_DECODER])
 def test_beams_and_assisted_decoding_of_transformers_run_on_it(name: str) -> None:
     model = tiny(name)
     for flags in ({"num_beams": 3}, {"prompt_lookup_num_tokens": 4}):
