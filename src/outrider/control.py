@@ -254,6 +254,7 @@ class CostRule(Controller):
     def record(self, outcomes: Sequence[Verification], draft_s: float, target_s: float) -> None:
         if target_s <= 0:
             return
+        draft_s = min(draft_s, 2 * target_s)  # a first call may compile
         num_candidates = sum(len(outcome.candidates) for outcome in outcomes)
         self._num_rows = len(outcomes)
         self.times.record(num_candidates + len(outcomes), target_s)

@@ -12,12 +12,15 @@ from outrider.index.adjacency import Adjacency, K
 from outrider.types import Candidates, Context, Ids, Need, TopLogits, Verification
 
 
-def store_rows(table: Adjacency, before: int, last: int, verification: Verification) -> None:
-    """Learn from a round: score what the table said of the committed tokens, then keep the new rows.
+def store_rows(
+    table: Adjacency, before: int, last: int, verification: Verification, *, learning: bool = True
+) -> None:
+    """Learn from a round: score what the table said of the committed tokens, (with `learning`), then keep the new rows.
 
     `before` and `last` are the two tokens before the round; -1 where there is none.
     """
-    table.learn(before, last, verification.committed)
+    if learning:
+        table.learn(before, last, verification.committed)
     top_tokens, top_logits = verification.top_tokens, verification.top_logits
     if top_tokens is None or top_logits is None or last < 0:
         return
