@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from outrider.decoding import Lane
     from outrider.target.forward import Target
 
+_SELF_ATTENTIONS = ("attentions", "decoder_attentions")
+
 
 @final
 class Streaming:
@@ -51,7 +53,14 @@ class Recording:
                 continue
             num_new = len(verification.candidates) + 1
             rows = [0, *(int(node) + 1 for node in verification.path)][: verification.committed.size]
-            kept += [tuple(_row(layer, row - num_new, name) for layer in layers) for row in rows]
+            windows = _windows(target, len(layers)) if name in _SELF_ATTENTIONS else (None,) * len(layers)
+            kept += [
+                tuple(
+                    _row(layer, row - num_new, name, window)
+                    for layer, window in zip(layers, windows, strict=True)
+                )
+                for row in rows
+            ]
 
     def output(self, sequences: Any, lane: Lane, target: Target, config: GenerationConfig) -> Any:
         """transformers' own output class."""
@@ -70,9 +79,16 @@ class Recording:
         return GenerateEncoderDecoderOutput(sequences=sequences, **fields)
 
 
-def _row(layer: Tensor, row: int, name: str) -> Tensor:
+def _windows(target: Target, num_layers: int) -> tuple[int | None, ...]:
+    """How many keys each layer's attention spans at most; None where all."""
+    layers = getattr(target.cache, "layers", ())
+    found = [layer.sliding_window if getattr(layer, "is_sliding", False) else None for layer in layers]
+    return tuple(found[:num_layers]) + (None,) * (num_layers - len(found))
+
+
+def _row(layer: Tensor, row: int, name: str, window: int | None) -> Tensor:
     """One token's part of a round's tensor: (..., rows, D), or causal (..., rows, keys); `row` is negative."""
     part = layer[..., layer.shape[-2] + row : layer.shape[-2] + row + 1, :]
-    if name.endswith("attentions") and name != "cross_attentions":
+    if name in _SELF_ATTENTIONS:
         part = part[..., : layer.shape[-1] + row + 1]
-    return part
+    return part if window is None else part[..., -window:]
