@@ -12,7 +12,7 @@ from transformers.cache_utils import QuantizedCache, StaticLayer
 
 from outrider.errors import UnsupportedModelError
 from outrider.target.cache import InPlaceCache, in_place_cache_for
-from outrider.target.masks import supports_tree, tree_inputs
+from outrider.target.masks import shared_heads, supports_tree, tree_inputs
 from outrider.target.recurrent import RecurrentState, has_recurrent_state, reason_against
 from outrider.types import Candidates, Ids
 
@@ -137,7 +137,8 @@ class Target:
         if self._is_tree:
             self._num_past = self.cache.get_seq_length()
             inputs = tree_inputs(self.model, inputs, candidates, self.cache)
-        self.outputs = self.model(**inputs, return_dict=True)
+        with shared_heads(self.model):
+            self.outputs = self.model(**inputs, return_dict=True)
         self._num_new = num_new
         return [self.outputs.logits[0, -num_new:]]
 
