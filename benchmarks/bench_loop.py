@@ -19,12 +19,12 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from outrider.models import load
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 import outrider
+from outrider.models import load
 
 
 @dataclass
@@ -168,7 +168,7 @@ def main(
                         for name in ("greedy", "assisted")
                     }
                     final = outrider.generate(
-                        target, ids, candidate_generator=lambda so_far, n=length: text[0].numpy()[len(so_far) :][:n],
+                        target, ids, candidate_generator=lambda so_far, known=text[0].numpy(), n=length: known[len(so_far) :][:n],
                         max_new_tokens=num_new, do_sample=False, eos_token_id=None, pad_token_id=0,
                     )  # fmt: skip
                     table.add_row(

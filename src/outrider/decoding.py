@@ -51,7 +51,7 @@ def decode(
     **Exact:** with an exact verifier, each row's tokens are those (or follow the law) of plain decoding,
     whatever the generators propose.
     """
-    stats, clock = Stats(), Clock()
+    stats, clock = Stats(lossy=verifier.lossy), Clock()
     for lane in lanes:
         _ask(lane, "reset", lane.row.ids)
     while lanes:
@@ -94,7 +94,11 @@ def _propose(lane: Lane, target: Target, controller: Controller, num_lanes: int)
             f"{_name(lane)} proposed a {type(proposed).__name__}, not Candidates; return Candidates"
         )
     candidates = proposed if proposed.is_chain or target.takes_trees else proposed.best_chain()
-    return controller.trim(_possible(candidates, target.vocab_size, room))
+    candidates = _possible(candidates, target.vocab_size, room)
+    if candidates.draft_logits is not None:
+        # What was drawn may be cut by number alone: a choice by its ids would bend the law.
+        return candidates.keep(range(min(len(candidates), budget)))
+    return controller.trim(candidates)
 
 
 def _possible(candidates: Candidates, vocab_size: int, room: int) -> Candidates:

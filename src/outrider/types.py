@@ -78,7 +78,10 @@ class Candidates:
         drawn from; None means "not drawn at random", and is verified as a point mass.
     - `sources`: (n,) str. Who proposed each token; empty when the generator is the only source.
 
-    **Raises:** `ValueError` where lengths differ or a parent does not come before its child.
+    Ids are copied, and read-only from then on.
+
+    **Raises:** `ValueError` where lengths differ, a parent does not come before its child, or ids are no
+    whole numbers.
     """
 
     tokens: Ids
@@ -88,6 +91,13 @@ class Candidates:
     sources: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("tokens", "parents"):
+            given = getattr(self, name)
+            if not isinstance(given, np.ndarray) or given.dtype != np.int64 or given.flags.writeable:
+                # A copy of its own, so that what was checked stays what is verified.
+                own = np.array(given, dtype=np.int64)
+                own.flags.writeable = False
+                object.__setattr__(self, name, own)
         if self.tokens.ndim != 1 or self.tokens.shape != self.parents.shape:
             raise ValueError(
                 f"tokens and parents must be 1-D and equally long, not {self.tokens.shape} "

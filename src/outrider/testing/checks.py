@@ -138,7 +138,7 @@ def check_candidates(candidates: Any, budget: int, vocab: int) -> None:
         assert tuple(logits.shape) == (size, vocab), (
             f"draft_logits must be {(size, vocab)}, not {tuple(logits.shape)}"
         )
-        own = logits[torch.arange(size), torch.from_numpy(candidates.tokens)]
+        own = logits[torch.arange(size), torch.tensor(candidates.tokens)]
         assert bool((own > -torch.inf).all()), "a token was drawn that its own draft_logits make impossible"
     assert len(candidates.sources) in (0, size), "sources must be empty or (n,)"
 
