@@ -109,6 +109,12 @@ def timed(model: Any, run: Callable[[Watch], Any]) -> Result:
     )
 
 
+def following(text: torch.Tensor, length: int) -> Callable[[Any], Any]:
+    """A generator that knows the text."""
+    known = text[0].numpy()
+    return lambda so_far: known[len(so_far) : len(so_far) + length]
+
+
 def contestants(
     model: Any, ids: torch.Tensor, text: torch.Tensor, length: int, num_new: int
 ) -> dict[str, Any]:
@@ -122,8 +128,7 @@ def contestants(
         finally:
             del model._get_candidate_generator
 
-    known = text[0].numpy()
-    oracle = (lambda so_far: known[len(so_far) : len(so_far) + length]) if length else "none"
+    oracle = following(text, length) if length else "none"
     return {
         "greedy": lambda watch: model.generate(ids, streamer=watch, **common),
         "assisted": assisted,
@@ -168,7 +173,7 @@ def main(
                         for name in ("greedy", "assisted")
                     }
                     final = outrider.generate(
-                        target, ids, candidate_generator=lambda so_far, known=text[0].numpy(), n=length: known[len(so_far) :][:n],
+                        target, ids, candidate_generator=following(text, length),
                         max_new_tokens=num_new, do_sample=False, eos_token_id=None, pad_token_id=0,
                     )  # fmt: skip
                     table.add_row(
