@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from typing import Any
 
 from outrider.contract import CandidateGenerator, get
@@ -96,4 +97,15 @@ def _controller(flags: Flags, explicit: bool) -> Controller:
         return Fixed(_UNLIMITED) if explicit else CostRule()
     if schedule in (None, "constant"):
         return Fixed(number or 20)
-    return Heuristic(number or 20, persist=schedule == "heuristic")
+    if schedule == "heuristic_transient" or flags.assistant_model is None:
+        return Heuristic(number or 20, persist=schedule == "heuristic")
+    # "heuristic" outlives the call, as the user's configuration is not to be written to.
+    kept = _persistent.get(flags.assistant_model)
+    if kept is None or kept[0] != number:
+        kept = (number, Heuristic(number or 20, persist=True))
+        _persistent[flags.assistant_model] = kept
+    return kept[1]
+
+
+# For each draft model: the number it started with, and the controller that went on from there.
+_persistent: weakref.WeakKeyDictionary[Any, tuple[int | None, Heuristic]] = weakref.WeakKeyDictionary()

@@ -74,7 +74,7 @@ def decode(
             for lane, outcome in zip(lanes, outcomes, strict=True):
                 _ask(lane, "update", outcome)
         controller.record(outcomes, clock.draft_s, clock.target_s)
-        stats.count(outcomes, is_prefill=target.num_rounds == 1)
+        stats.count(outcomes, is_prefill=target.num_rounds == 1, source=_source(lanes[0]))
         clock.spend(stats)
         lanes = [lane for lane in lanes if not lane.row.finished]
     return stats
@@ -146,6 +146,12 @@ def _ask(lane: Lane, method: str, *arguments: Any) -> Any:
 def _name(lane: Lane) -> str:
     cls = type(lane.generator)
     return f"candidate generator {cls.__module__}.{cls.__qualname__}"
+
+
+def _source(lane: Lane) -> str:
+    """The generator's registered name, or its class's."""
+    cls = type(lane.generator)
+    return cls.__module__.rsplit(".", 1)[-1] if cls.__name__ == "Generator" else cls.__name__
 
 
 class Clock:

@@ -77,5 +77,5 @@ class Flags:
                 f"num_assistant_tokens_schedule must be one of {', '.join(_SCHEDULES)}, not {schedule!r}"
             )
         threshold = self.assistant_confidence_threshold
-        if threshold is not None and not 0 <= threshold <= 1:
+        if threshold is not None and not (isinstance(threshold, int | float) and 0 <= threshold <= 1):
             raise OptionError(f"assistant_confidence_threshold must lie between 0 and 1, not {threshold!r}")

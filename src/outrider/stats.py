@@ -58,8 +58,8 @@ class Stats:
         """Seconds of the whole call."""
         return self.prefill_s + self.draft_s + self.target_s + self.verify_s + self.other_s
 
-    def count(self, outcomes: Sequence[Verification], is_prefill: bool) -> None:
-        """Count one round over the rows of a batch."""
+    def count(self, outcomes: Sequence[Verification], is_prefill: bool, source: str) -> None:
+        """Count one round over the rows of a batch; `source` names who proposed what names nobody."""
         if is_prefill:
             self.num_prefills += len(outcomes)
         else:
@@ -69,7 +69,7 @@ class Stats:
             self.num_accepted += outcome.num_accepted
             self.num_committed += int(outcome.committed.size)
             self._count_depths(outcome)
-        names = outcomes[0].candidates.sources or ("generator",) * len(outcomes[0].candidates)
+        names = outcomes[0].candidates.sources or (source,) * len(outcomes[0].candidates)
         accepted = [names[node] for node in outcomes[0].path]
         self.origins += accepted + ["target"] * (int(outcomes[0].committed.size) - len(accepted))
 

@@ -95,6 +95,8 @@ class Candidates:
             given = getattr(self, name)
             if not isinstance(given, np.ndarray) or given.dtype != np.int64 or given.flags.writeable:
                 # A copy of its own, so that what was checked stays what is verified.
+                if np.asarray(given).dtype.kind not in "iub" and np.size(given):
+                    raise ValueError(f"{name} must be whole numbers, not {np.asarray(given).dtype}")
                 own = np.array(given, dtype=np.int64)
                 own.flags.writeable = False
                 object.__setattr__(self, name, own)
@@ -107,6 +109,12 @@ class Candidates:
             self.parents.min() < -1 or (self.parents >= np.arange(self.parents.size)).any()
         ):
             raise ValueError("each parent must be -1 or come before its child")
+        for name in ("probabilities", "draft_logits"):
+            beside = getattr(self, name)
+            if beside is not None and np.shape(beside)[:1] != self.tokens.shape:
+                raise ValueError(f"{name} must hold one row for each of the {self.tokens.size} tokens")
+        if self.sources and len(self.sources) != self.tokens.size:
+            raise ValueError(f"sources must name one source for each of the {self.tokens.size} tokens")
 
     def __len__(self) -> int:
         return int(self.tokens.size)
@@ -124,7 +132,7 @@ class Candidates:
         source: str | None = None,
     ) -> Candidates:
         """Candidates without branches: each token is the parent of the next."""
-        ids = np.asarray(tokens, dtype=np.int64).reshape(-1)
+        ids = np.asarray(tokens).reshape(-1)
         probs = None if probabilities is None else np.asarray(probabilities, np.float32).reshape(-1)
         parents = np.arange(-1, ids.size - 1, dtype=np.int64)
         return Candidates(ids, parents, probs, draft_logits, () if source is None else (source,) * ids.size)

@@ -11,6 +11,7 @@ from typing import Any, Self, final
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import ModuleList
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 
 from outrider.contract import CandidateGenerator
@@ -49,7 +50,13 @@ class Generator(CandidateGenerator):
         if isinstance(model, str):
             from transformers import AutoModelForCausalLM
 
-            model = AutoModelForCausalLM.from_pretrained(model)
+            try:
+                model = AutoModelForCausalLM.from_pretrained(model)
+            except (OSError, ValueError) as error:
+                reason = " ".join(str(error).split())[:200]
+                raise OptionError(
+                    f"the draft model {model!r} cannot be loaded; give a folder or a name ({reason})"
+                ) from error
         self._model = model
         self._threshold = confidence_threshold
         self._num_tokens = num_tokens
@@ -161,8 +168,18 @@ def _first_layers(model: PreTrainedModel, num_layers: int | None) -> Iterator[No
             f"the target has {config.num_hidden_layers} layers"
         )
     before = config.num_hidden_layers
+    decoder: Any = model.get_decoder() if model.config.is_encoder_decoder else model.base_model
+    # Some models run every layer they hold, others as many as the configuration says.
+    holder, name, layers = next(
+        (module, name, child)
+        for module in decoder.modules()
+        for name, child in module.named_children()
+        if isinstance(child, ModuleList) and len(child) == before
+    )
     config.num_hidden_layers = num_layers
+    setattr(holder, name, layers[:num_layers])
     try:
         yield
     finally:
         config.num_hidden_layers = before
+        setattr(holder, name, layers)
