@@ -58,7 +58,7 @@ def test_tree_logits_are_those_of_its_paths(name: str, attention: str | None) ->
     length, last = 9, text[:, 9:10]
     for seed, size in enumerate((5, 12, 1, 20, 8, 3)):
         tree = random_tree(size, seed)
-        ids = torch.cat([last, torch.from_numpy(tree.tokens)[None]], 1)
+        ids = torch.cat([last, torch.tensor(tree.tokens)[None]], 1)
         inputs = tree_inputs(model, {"input_ids": ids, "cache": trees}, tree, trees)
         del inputs["cache"]
         nodes = run(model, inputs.pop("input_ids"), trees, **inputs)
@@ -93,7 +93,7 @@ def test_left_padding_and_rounded_lengths(name: str) -> None:
     run(model, text, bare)
     run(model, padded, cache, attention_mask=mask, position_ids=positions)
     tree = random_tree(8, 3)
-    ids = torch.cat([text[:, :1], torch.from_numpy(tree.tokens)[None]], 1)
+    ids = torch.cat([text[:, :1], torch.tensor(tree.tokens)[None]], 1)
     wanted = tree_inputs(model, {"input_ids": ids}, tree, bare)
     mask = torch.cat([mask, torch.ones(1, 9, dtype=torch.long)], 1)
     got = tree_inputs(model, {"input_ids": ids, "attention_mask": mask}, tree, cache)
@@ -109,7 +109,7 @@ def test_trees_under_rounded_lengths(name: str) -> None:
     text = torch.randint(3, VOCAB, (1, 30), generator=torch.Generator().manual_seed(2))
     exact, rounded = InPlaceCache(model.config), InPlaceCache(model.config, multiple=32)
     tree = random_tree(8, 3)
-    ids = torch.cat([text[:, :1], torch.from_numpy(tree.tokens)[None]], 1)
+    ids = torch.cat([text[:, :1], torch.tensor(tree.tokens)[None]], 1)
     logits = []
     for cache in (exact, rounded):
         run(model, text, cache)
