@@ -9,7 +9,7 @@ PROMPT ?=
 
 ## Generate from a small real model, side by side with transformers: make demo PROMPT="..."
 demo: $(VENV)/.demo
-	$(BIN)/outrider generate --model smollm2 --compare $(if $(PROMPT),--prompt "$(PROMPT)",)
+	$(BIN)/outrider generate --model smollm2 --compare --max-new-tokens 96 $(if $(PROMPT),--prompt "$(PROMPT)",)
 
 ## All tests.
 test: $(VENV)/.test
