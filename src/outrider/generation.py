@@ -167,7 +167,7 @@ class AssistedDecoding:
         verifier = get_verifier(self._verification, do_sample=bool(config.do_sample), seed=self._seed)
         target_inputs = {name: value for name, value in inputs.items() if name != "inputs_tensor"}
         if ids.shape[0] > 1:
-            _check_batch(config, processors, self._streamer)
+            _check_batch(config, processors, self._streamer, inputs.get("attention_mask"))
             target: Any = BatchTarget(model, target_inputs, config)
         else:
             target = Target(model, target_inputs, config, drafting=self._drafts)
@@ -241,13 +241,19 @@ def _check_mode(config: GenerationConfig, ids: Tensor) -> None:
         )
 
 
-def _check_batch(config: GenerationConfig, processors: LogitsProcessorList, streamer: Any) -> None:
+def _check_batch(
+    config: GenerationConfig, processors: LogitsProcessorList, streamer: Any, mask: Tensor | None
+) -> None:
     """**Raises:** `OptionError` for what is kept once a batch, and cannot be had a row."""
     kept = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
     asked = [name for name in kept if config.return_dict_in_generate and getattr(config, name)]
     if asked:
         raise OptionError(
             f"{asked[0]} of a batch is not supported, since its rows end apart; generate one at a time"
+        )
+    if mask is not None and bool((mask[:, -1] == 0).any()):
+        raise OptionError(
+            "prompts of a batch must be padded on the left; set tokenizer.padding_side = 'left'"
         )
     if streamer is not None:
         raise OptionError("a streamer shows one text, and this is a batch; generate one sequence at a time")
