@@ -51,7 +51,7 @@ def test_cascade_asks_the_second_only_where_the_first_has_nothing():
     cascade = get("cascade")([first, second])
     assert cascade.propose(context(1), 5).tokens.tolist() == [1, 2]
     assert second.asked == 0
-    first.tokens = []
+    first.tokens = first.chances = []
     assert cascade.propose(context(1), 5).tokens.tolist() == [3]
     cascade.update(Verification(np.array([3]), 0))
     assert first.told == second.told == 1
