@@ -9,6 +9,7 @@ import torch
 from transformers import GenerationConfig
 
 import outrider
+from outrider.control import Fixed
 from outrider.errors import OptionError
 from tests.tiny import build, prompt, snapshot, tiny
 
@@ -35,6 +36,7 @@ def sure(seed: int = 0, **changes: Any) -> Any:
     [
         {"prompt_lookup_num_tokens": 4},
         {"prompt_lookup_num_tokens": 4, "max_matching_ngram_size": 3},
+        {"max_matching_ngram_size": 3},
         {"assistant_early_exit": 1},
         {"num_assistant_tokens": 3},
         {"num_assistant_tokens": 3, "num_assistant_tokens_schedule": "heuristic"},
@@ -114,7 +116,14 @@ def test_flags_in_a_configuration_choose_too() -> None:
         ({"prompt_lookup_num_tokens": 0}, "whole number"),
         ({"num_assistant_tokens": 2.5}, "whole number"),
         ({"num_assistant_tokens_schedule": "often"}, "must be one of"),
-        ({"assistant_confidence_threshold": "a"}, "between 0 and 1"),
+        ({"assistant_confidence_threshold": "a", "assistant_early_exit": 1}, "between 0 and 1"),
+        ({"assistant_confidence_threshold": True, "assistant_early_exit": 1}, "between 0 and 1"),
+        ({"assistant_confidence_threshold": 0.3, "prompt_lookup_num_tokens": 3}, "is for a draft model"),
+        ({"assistant_confidence_threshold": 0.3, "candidate_generator": "suffix"}, "is for a draft model"),
+        ({"max_matching_ngram_size": 3, "candidate_generator": "suffix"}, "pass one of them"),
+        ({"num_assistant_tokens": 3, "candidate_generator": "none"}, "each set the draft length"),
+        ({"num_assistant_tokens": 3, "controller": Fixed(2)}, "each set the draft length"),
+        ({"assistant_model": 3}, "must be a transformers model"),
         ({"assistant_tokenizer": "a"}, "needs an assistant_model"),
         ({"assistant_early_exit": 2}, "needs 1 to 1"),
     ],

@@ -55,7 +55,12 @@ def choose(spec: Any, flags: Flags, controller: Controller | None) -> tuple[Cand
     **Raises:** `OptionError` where they contradict each other.
     """
     flags.check()
-    sources = ("assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit")
+    sources = (
+        "assistant_model",
+        "prompt_lookup_num_tokens",
+        "assistant_early_exit",
+        "max_matching_ngram_size",
+    )
     chosen = [name for name in flags.given() if name in sources]
     if chosen and not (isinstance(spec, str) and spec == "auto"):
         raise OptionError(f"candidate_generator and {chosen[0]} each choose a generator; pass one of them")
@@ -64,10 +69,10 @@ def choose(spec: Any, flags: Flags, controller: Controller | None) -> tuple[Cand
 
 
 def _from_flags(flags: Flags) -> CandidateGenerator:
-    if flags.prompt_lookup_num_tokens is not None:
+    if flags.assistant_model is None and flags.assistant_early_exit is None:
         return make_generator(
             "prompt_lookup",
-            num_tokens=flags.prompt_lookup_num_tokens,
+            num_tokens=flags.prompt_lookup_num_tokens or 10,
             max_ngram_size=flags.max_matching_ngram_size or 2,
         )
     if flags.assistant_tokenizer is not None:

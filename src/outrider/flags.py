@@ -77,5 +77,30 @@ class Flags:
                 f"num_assistant_tokens_schedule must be one of {', '.join(_SCHEDULES)}, not {schedule!r}"
             )
         threshold = self.assistant_confidence_threshold
-        if threshold is not None and not (isinstance(threshold, int | float) and 0 <= threshold <= 1):
+        if threshold is not None and (
+            isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1
+        ):
             raise OptionError(f"assistant_confidence_threshold must lie between 0 and 1, not {threshold!r}")
+        if self.assistant_model is not None and not hasattr(self.assistant_model, "config"):
+            raise OptionError(
+                f"assistant_model must be a transformers model, not {self.assistant_model!r}; load it first"
+            )
+
+    def check_beside(self, spec: Any, controller: Any) -> None:
+        """**Raises:** `OptionError` for a flag of the call that its generator or controller cannot heed.
+
+        For what the caller wrote, not for what a configuration holds for other calls.
+        """
+        if self.num_assistant_tokens is not None and (controller is not None or spec == "none"):
+            other = "candidate_generator='none'" if controller is None else "controller"
+            raise OptionError(f"num_assistant_tokens and {other} each set the draft length; pass one of them")
+        drafts_with_model = self.assistant_model is not None or self.assistant_early_exit is not None
+        if self.assistant_confidence_threshold is not None and not drafts_with_model:
+            raise OptionError(
+                "assistant_confidence_threshold is for a draft model; pass assistant_model or "
+                "assistant_early_exit, or drop it"
+            )
+        if self.max_matching_ngram_size is not None and spec != "auto":
+            raise OptionError(
+                "max_matching_ngram_size chooses prompt lookup, and candidate_generator another; pass one of them"
+            )

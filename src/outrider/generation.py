@@ -107,6 +107,7 @@ class AssistedDecoding:
         self._flags = flags or Flags.take(flag_values)
         if flag_values:
             raise OptionError(f"AssistedDecoding takes no {', '.join(flag_values)}; see its documentation")
+        self._flags.check_beside(candidate_generator, controller)
         self._spec = candidate_generator
         self._seed = seed
         self._streamer = streamer
