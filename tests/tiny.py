@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
+from tests.target.architectures import LATENT, MOE
+
 VOCAB = 99
 WINDOW = 8
 
@@ -35,44 +37,22 @@ _GPT: dict[str, Any] = {
     "n_inner": 48,
     "n_ctx": 256,
 }
-_MOE: dict[str, Any] = {
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 16,
-}
 _MIXED: dict[str, Any] = {
     "sliding_window": WINDOW,
     "layer_types": ["sliding_attention", "full_attention"],
 }
-_LATENT: dict[str, Any] = {
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 4,
-    "v_head_dim": 6,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 16,
-    "n_group": 2,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-    "num_key_value_heads": 4,
-    "head_dim": 4,
-}
-
 DECODERS: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen2": {},
     "qwen3": {},
-    "qwen3_moe": _MOE,
+    "qwen3_moe": MOE,
     "mistral": {"sliding_window": WINDOW},
     "gemma": {},
     "gemma2": _MIXED,
     "gemma3_text": _MIXED,
     "phi": {},
     "phi3": {},
-    "mixtral": _MOE,
+    "mixtral": MOE,
     "olmo2": {},
     "gpt2": _GPT,
     "gpt_neox": {},
@@ -93,7 +73,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     "granite": {},
     "stablelm": {},
     "starcoder2": {},
-    "deepseek_v3": _LATENT,
+    "deepseek_v3": LATENT,
     "llama4_text": {
         "attention_chunk_size": WINDOW,
         "layer_types": ["chunked_attention", "full_attention"],
@@ -101,7 +81,7 @@ DECODERS: dict[str, dict[str, Any]] = {
         "num_local_experts": 2,
         "num_experts_per_tok": 1,
     },
-    "gpt_oss": _MIXED | _MOE,
+    "gpt_oss": _MIXED | MOE,
     "smollm3": {},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "persimmon": {},

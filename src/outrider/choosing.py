@@ -55,13 +55,8 @@ def choose(spec: Any, flags: Flags, controller: Controller | None) -> tuple[Cand
     **Raises:** `OptionError` where they contradict each other.
     """
     flags.check()
-    sources = (
-        "assistant_model",
-        "prompt_lookup_num_tokens",
-        "assistant_early_exit",
-        "max_matching_ngram_size",
-    )
-    chosen = [name for name in flags.given() if name in sources]
+    # An n-gram size alone means prompt lookup too.
+    chosen = flags.sources() or [name for name in flags.given() if name == "max_matching_ngram_size"]
     if chosen and not (isinstance(spec, str) and spec == "auto"):
         raise OptionError(f"candidate_generator and {chosen[0]} each choose a generator; pass one of them")
     generator = _from_flags(flags) if chosen else make_generator(spec)

@@ -8,6 +8,7 @@ from typing import Any
 
 from outrider.errors import OptionError
 
+_SOURCES = ("assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit")
 _SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 
 
@@ -45,13 +46,13 @@ class Flags:
         """Names of the flags that are set."""
         return [f.name for f in fields(self) if getattr(self, f.name) is not None]
 
+    def sources(self) -> list[str]:
+        """Names of the flags that are set and each choose a generator of their own."""
+        return [name for name in self.given() if name in _SOURCES]
+
     def check(self) -> None:
         """**Raises:** `OptionError` naming flags that contradict each other, or a value that cannot be."""
-        sources = [
-            name
-            for name in ("assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit")
-            if getattr(self, name) is not None
-        ]
+        sources = self.sources()
         if len(sources) > 1:
             raise OptionError(
                 f"{' and '.join(sources)} each choose another candidate generator; pass one of them"

@@ -21,6 +21,7 @@ from outrider.control import Controller
 from outrider.decoding import Lane, decode
 from outrider.errors import OptionError, UnsupportedModelError
 from outrider.flags import Flags
+from outrider.generators.none import Generator as NoCandidates
 from outrider.recording import Recording, Streaming
 from outrider.stats import Stats
 from outrider.target.batch import BatchTarget
@@ -210,9 +211,7 @@ class AssistedDecoding:
 
     @property
     def _drafts(self) -> bool:
-        from outrider.generators.none import Generator
-
-        return not isinstance(self.generator, Generator)
+        return not isinstance(self.generator, NoCandidates)
 
 
 # What generate() fills in where the user said nothing.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -14,15 +13,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from outrider.errors import OptionError, UnsupportedModelError
+from outrider.target.probe import cache_folder
 
 SMALL_MODEL = "smollm2"
 _COMPLETE = "complete"
-
-
-def cache_folder() -> Path:
-    """The user's cache folder for Outrider."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "outrider"
 
 
 def fast_dtype() -> torch.dtype:

@@ -68,7 +68,7 @@ class Recording:
         fields: dict[str, Any] = {name: tuple(kept) for name, kept in self.kept.items()}
         fields["scores"] = tuple(row.scores) if config.output_scores else None
         fields["logits"] = tuple(row.logits) if config.output_logits else None
-        fields[getattr(target, "cache_name", "cache")] = target.returned_cache
+        fields[target.cache_name] = target.returned_cache
         if "encoder_outputs" not in lane.inputs:
             return GenerateDecoderOnlyOutput(sequences=sequences, **fields)
         encoder = lane.inputs["encoder_outputs"]

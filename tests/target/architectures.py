@@ -31,7 +31,7 @@ _GPT: dict[str, Any] = {
     "n_inner": 48,
     "n_ctx": 512,
 }
-_MOE: dict[str, Any] = {
+MOE: dict[str, Any] = {
     "num_experts": 4,
     "num_local_experts": 4,
     "num_experts_per_tok": 2,
@@ -42,7 +42,7 @@ _MIXED = {
     "sliding_window": WINDOW,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
 }
-_LATENT: dict[str, Any] = {
+LATENT: dict[str, Any] = {
     "q_lora_rank": 16,
     "kv_lora_rank": 16,
     "qk_nope_head_dim": 8,
@@ -62,18 +62,18 @@ FULL: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen2": {},
     "qwen3": {},
-    "qwen3_moe": _MOE,
+    "qwen3_moe": MOE,
     "phi": {},
     "phi3": {},
-    "mixtral": _MOE,
+    "mixtral": MOE,
     "olmo": {},
     "olmo2": {},
-    "olmoe": _MOE,
+    "olmoe": MOE,
     "stablelm": {},
     "starcoder2": {},
     "gemma": {},
     "granite": {},
-    "granitemoe": _MOE,
+    "granitemoe": MOE,
     "cohere": {},
     "glm": {},
     "glm4": {},
@@ -92,8 +92,8 @@ FULL: dict[str, dict[str, Any]] = {
     "persimmon": {},
     "biogpt": {},
     "xglm": {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 48},
-    "deepseek_v2": _LATENT | {"topk_method": "greedy"},
-    "deepseek_v3": _LATENT,
+    "deepseek_v2": LATENT | {"topk_method": "greedy"},
+    "deepseek_v3": LATENT,
 }
 
 WINDOWED: dict[str, dict[str, Any]] = {
@@ -101,7 +101,7 @@ WINDOWED: dict[str, dict[str, Any]] = {
     "qwen2_window": {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": WINDOW},
     "gemma2": _MIXED,
     "gemma3_text": _MIXED,
-    "gpt_oss": _MIXED | _MOE,
+    "gpt_oss": _MIXED | MOE,
     "cohere2": _MIXED,
     "exaone4": _MIXED,
     "gpt_neo": {
@@ -197,11 +197,11 @@ RECURRENT: dict[str, dict[str, Any]] = {
     "mamba": {"state_size": 8},
     "falcon_mamba": {"state_size": 8},
     "mamba2": {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 2, "chunk_size": 16},
-    "jamba": _MOE
+    "jamba": MOE
     | {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8},
     "bamba": _SSM | {"num_hidden_layers": 4, "attn_layer_indices": [1, 3], "head_dim": None},
     "falcon_h1": _SSM,
-    "granitemoehybrid": _SSM | _MOE | {"num_hidden_layers": 4, "layer_types": ["mamba", "attention"] * 2},
+    "granitemoehybrid": _SSM | MOE | {"num_hidden_layers": 4, "layer_types": ["mamba", "attention"] * 2},
     "nemotron_h": {
         "num_hidden_layers": None,
         "layers_block_type": ["mamba", "attention", "mlp", "mamba"],
@@ -233,7 +233,7 @@ RECURRENT: dict[str, dict[str, Any]] = {
         "attention_window_size": WINDOW,
         "head_dim": None,
     },
-    "qwen3_next": _DELTA | _MOE,
+    "qwen3_next": _DELTA | MOE,
     "qwen3_5_text": _DELTA,
     "olmo_hybrid": _DELTA | {"linear_num_value_heads": 2},
     "kimi_linear": {
@@ -252,8 +252,8 @@ RECURRENT: dict[str, dict[str, Any]] = {
         "head_dim": None,
     },
     "lfm2": {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2},
-    "lfm2_moe": _MOE | {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2},
-    "minimax": _MOE | {"num_hidden_layers": 4, "block_size": 16},
+    "lfm2_moe": MOE | {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2},
+    "minimax": MOE | {"num_hidden_layers": 4, "block_size": 16},
     "rwkv": {},
     "xlstm": {"num_heads": 4, "num_blocks": 2},
 }

@@ -211,7 +211,8 @@ def byte_tokenizer():
 
 
 def xgrammar_processor(tokenizer):
-    xgr = pytest.importorskip("xgrammar")
+    import xgrammar as xgr
+
     info = xgr.TokenizerInfo.from_huggingface(tokenizer, vocab_size=len(tokenizer))
     compiled = xgr.GrammarCompiler(info).compile_json_schema(json.dumps(SCHEMA), any_whitespace=False)
     return xgr.contrib.hf.LogitsProcessor(compiled)
@@ -221,7 +222,7 @@ class Guidance(LogitsProcessor):
     """llguidance's matcher, fed the committed tokens one by one."""
 
     def __init__(self, tokenizer):
-        llg = pytest.importorskip("llguidance")
+        import llguidance as llg
         import llguidance.hf
         import llguidance.torch
 

@@ -13,7 +13,7 @@ from numba import njit
 
 from outrider.index.adjacency import Adjacency, K, look_up, score, worth
 from outrider.index.ngram import index_position
-from outrider.index.suffix import LENGTHS, WIDTH, SuffixIndex, learn, next_tokens
+from outrider.index.suffix import LENGTHS, WIDTH, SuffixIndex, learn, likeliest, next_tokens, spell
 from outrider.types import Floats, Ids
 
 SOURCES = ("suffix", "recycled", "suffix+recycled", "anchor")
@@ -156,10 +156,7 @@ def _grow(  # pragma: no cover
             for token in stop_tokens:
                 ended = ended or token == out[0, node]
         if not ended:
-            above = node
-            for at in range(depth - 1, -1, -1):
-                query[tail.size + at] = out[0, above]
-                above = out[1, above]
+            spell(out, node, depth, query, tail.size)
             count, _, _, _, _ = _children(
                 suffix,
                 recycled,
@@ -182,10 +179,7 @@ def _grow(  # pragma: no cover
                     open_own[num_open] = own
                     open_paths[num_open] = own * path
                     num_open += 1
-        best = -1
-        for at in range(num_open):
-            if open_paths[at] > 0.0 and (best < 0 or open_paths[at] > open_paths[best]):
-                best = at
+        best = likeliest(open_paths, num_open)
         if best < 0:
             break
         node, path = size, open_paths[best]

@@ -154,6 +154,24 @@ def _learn_and_append(  # pragma: no cover
 
 
 @njit(cache=True, nogil=True)
+def spell(out: Any, node: int, depth: int, query: Any, start: int) -> None:  # pragma: no cover
+    """Write the path down to `node`, `depth` tokens, to `query` from `start` on. `out`: token, parent."""
+    for at in range(depth - 1, -1, -1):
+        query[start + at] = out[0, node]
+        node = out[1, node]
+
+
+@njit(cache=True, nogil=True)
+def likeliest(paths: Any, num_open: int) -> int:  # pragma: no cover
+    """The first open node with the likeliest path; -1 where none is left. A closed one has path 0."""
+    best = -1
+    for at in range(num_open):
+        if paths[at] > 0.0 and (best < 0 or paths[at] > paths[best]):
+            best = at
+    return best
+
+
+@njit(cache=True, nogil=True)
 def _grow(  # pragma: no cover
     ids: Any,
     tables: Any,
@@ -183,11 +201,12 @@ def _grow(  # pragma: no cover
     node, path, size = -1, 1.0, 0
     while size < budget:
         depth = depths[node + 1]
-        if depth < max_depth:
-            above = node
-            for at in range(depth - 1, -1, -1):
-                query[tail.size + at] = out[0, above]
-                above = out[1, above]
+        ended = depth >= max_depth
+        if node >= 0:
+            for token in stop_tokens:
+                ended = ended or token == out[0, node]
+        if not ended:
+            spell(out, node, depth, query, tail.size)
             count, _ = next_tokens(
                 ids,
                 tables,
@@ -209,28 +228,15 @@ def _grow(  # pragma: no cover
                     open_own[num_open] = shares[at]
                     open_paths[num_open] = shares[at] * path
                     num_open += 1
-        while True:
-            if num_open == 0:
-                return size
-            best = 0
-            for at in range(1, num_open):
-                if open_paths[at] > open_paths[best]:
-                    best = at
-            node, path = size, open_paths[best]
-            out[:, size] = open_nodes[best]
-            probabilities[size] = open_own[best]
-            depths[size + 1] = depths[out[1, size] + 1] + 1
-            size += 1
-            for at in range(best, num_open - 1):  # keeps the order, which decides among equals
-                open_paths[at] = open_paths[at + 1]
-                open_own[at] = open_own[at + 1]
-                open_nodes[at] = open_nodes[at + 1]
-            num_open -= 1
-            ended = False
-            for token in stop_tokens:
-                ended = ended or token == out[0, node]
-            if not ended or size == budget:
-                break
+        best = likeliest(open_paths, num_open)
+        if best < 0:
+            break
+        node, path = size, open_paths[best]
+        open_paths[best] = 0.0
+        out[:, size] = open_nodes[best]
+        probabilities[size] = open_own[best]
+        depths[size + 1] = depths[out[1, size] + 1] + 1
+        size += 1
     return size
 
 

@@ -16,6 +16,7 @@ from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 
 from outrider.errors import UnsupportedModelError
 from outrider.target.cache import InPlaceCache
+from outrider.target.forward import vocab_size
 from outrider.target.layers import InPlaceLayer, InPlaceSlidingLayer
 from outrider.target.masks import Reach, ancestors, for_attention, for_each_kind, shared_heads, supports_tree
 from outrider.types import Candidates, Ids
@@ -39,6 +40,7 @@ class BatchTarget:
     """
 
     takes_trees = True
+    cache_name = "cache"
 
     def __init__(
         self,
@@ -69,11 +71,6 @@ class BatchTarget:
         return self.num_rounds > 0
 
     @property
-    def inputs(self) -> Mapping[str, Any]:
-        """What the forward is given besides ids."""
-        return self._kwargs
-
-    @property
     def returned_cache(self) -> Any:
         """The cache as `generate()` returns it. With holes, where rows accepted different lengths."""
         return self.cache
@@ -81,8 +78,7 @@ class BatchTarget:
     @property
     def vocab_size(self) -> int:
         """Ids below this are the target's."""
-        embeddings = self.model.get_input_embeddings()
-        return int(getattr(embeddings, "num_embeddings", self.model.config.get_text_config().vocab_size))
+        return vocab_size(self.model)
 
     def forward(self, rows: Sequence[Row], proposals: Sequence[Candidates]) -> list[Tensor]:
         """Run each row's last committed token and its candidates; the first call runs the prompts.

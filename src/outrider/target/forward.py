@@ -105,9 +105,7 @@ class Target:
     @property
     def vocab_size(self) -> int:
         """Ids below this are the target's; candidates at or above it cannot be accepted."""
-        embeddings = self.model.get_input_embeddings()
-        size = getattr(embeddings, "num_embeddings", None)
-        return int(size or self.model.config.get_text_config(decoder=True).vocab_size)
+        return vocab_size(self.model)
 
     def forward(self, rows: Sequence[Row], proposals: Sequence[Candidates]) -> list[Tensor]:
         """Run each row's last committed token and its candidates; the first call runs the prompts.
@@ -197,10 +195,14 @@ class Target:
         if isinstance(cache, QuantizedCache):
             raise _cannot_roll_back(self.model, "a quantised cache")
         for layer in getattr(cache, "layers", []):
-            if not getattr(layer, "is_croppable", True) and not hasattr(
-                layer, "is_recurrent_states_initialized"
-            ):
+            if not getattr(layer, "is_croppable", True):
                 raise _cannot_roll_back(self.model, type(layer).__name__)
+
+
+def vocab_size(model: Any) -> int:
+    """How many ids a model knows: the rows of its input embeddings."""
+    size = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    return int(size or model.config.get_text_config(decoder=True).vocab_size)
 
 
 _reasons: weakref.WeakKeyDictionary[PreTrainedModel, str | None] = weakref.WeakKeyDictionary()
