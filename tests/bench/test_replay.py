@@ -21,10 +21,11 @@ def test_no_candidates_is_plain_decoding():
 
 
 @pytest.mark.parametrize("name", ["prompt_lookup", "suffix", "auto"])
-@pytest.mark.parametrize("controller", [lambda: Fixed(10), lambda: CostRule(times={1: 0.02, 2: 0.021})])
+@pytest.mark.parametrize("controller", [lambda: Fixed(10), lambda: CostRule(times={1: 2.0, 2: 2.1})])
 def test_copies_are_found(name, controller):
-    # The first run compiles, and the cost rule sees seconds that drafting does not cost later.
-    replay([TRACE], get(name)(), Fixed(10))
+    # The first run compiles, generator and rule: seconds that drafting does not cost later. Forwards are
+    # slow here, so that a busy machine's hiccup in drafting is no reason to rest.
+    replay([TRACE], get(name)(), controller())
     result = replay([TRACE], get(name)(), controller())
     assert result.num_tokens == 60
     assert result.acceptance_length > 4
