@@ -25,8 +25,8 @@ def test_no_candidates_is_plain_decoding():
 def test_copies_are_found(name, controller):
     # The first run compiles, generator and rule: seconds that drafting does not cost later. Forwards are
     # slow here, so that a busy machine's hiccup in drafting is no reason to rest.
-    replay([TRACE], get(name)(), controller())
-    result = replay([TRACE], get(name)(), controller())
+    replay([TRACE], get(name)(), controller(), unit_s=2.0)
+    result = replay([TRACE], get(name)(), controller(), unit_s=2.0)
     assert result.num_tokens == 60
     assert result.acceptance_length > 4
     assert result.by_category["copy"].num_rounds == result.num_rounds
