@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from outrider.cli.chat import chat
+from outrider.cli.doctor import doctor
 from outrider.cli.generate import generate
 from outrider.cli.generators import generators
 
@@ -17,3 +18,4 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(chat)
 app.command()(generators)
+app.command()(doctor)

@@ -6,6 +6,7 @@ type. A node sees the committed tokens and its own ancestors, and its position i
 
 from __future__ import annotations
 
+import inspect
 import os
 import weakref
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DummyLayer
 
 from outrider.target.cache import InPlaceCache
+from outrider.target.layers import InPlaceLayer
 from outrider.types import Candidates
 
 Bools = npt.NDArray[np.bool_]
@@ -147,29 +149,43 @@ def for_each_kind(config: Any, cache: Cache, mask: Any) -> Any:
     return mask(*kinds["chunked_attention" if chunk is not None else "full_attention"])
 
 
-_supported: weakref.WeakKeyDictionary[PreTrainedModel, bool] = weakref.WeakKeyDictionary()
+_reasons: weakref.WeakKeyDictionary[PreTrainedModel, str | None] = weakref.WeakKeyDictionary()
 
 
 def supports_tree(model: PreTrainedModel) -> bool:
-    """Whether a forward over a tree gives what forwards over its paths give: tried out, once for a model.
+    """Whether a forward over a tree gives what forwards over its paths give: tried out, once for a model."""
+    return reason_against_trees(model) is None
 
-    Three short forwards on the real weights. No for encoder-decoder models, ALiBi, recurrent layers, windows
-    inside the attention, and kernels that take no mask.
+
+def reason_against_trees(model: PreTrainedModel) -> str | None:
+    """Why a forward over a tree does not give what forwards over its paths give; None where it does.
+
+    Tried out by three short forwards on the real weights, once for a model. Encoder-decoder models, ALiBi,
+    recurrent layers, windows inside the attention, and kernels that take no mask have a reason.
     """
-    if model not in _supported:
-        _supported[model] = _tree_equals_chains(model)
-    return _supported[model]
+    if model not in _reasons:
+        _reasons[model] = _known_reason(model) or _tried_out(model)
+    return _reasons[model]
 
 
-def _tree_equals_chains(model: PreTrainedModel) -> bool:
+def _known_reason(model: PreTrainedModel) -> str | None:
     config = model.config.get_text_config()
-    if (
-        model.config.is_encoder_decoder
-        or config._attn_implementation not in _ATTENTIONS
-        or "local" in getattr(config, _WINDOW_INSIDE, ())
-    ):
-        return False
-    vocab = min(1000, config.vocab_size - 1)
+    if model.config.is_encoder_decoder:
+        return "an encoder-decoder model takes no positions of its nodes' own"
+    if config._attn_implementation not in _ATTENTIONS:
+        return f"its attention is {config._attn_implementation}, and trees need a mask: sdpa or eager"
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        return "it takes no positions: a token's position is its slot"
+    if "local" in getattr(config, _WINDOW_INSIDE, ()):
+        return "its window counts slots inside the layer, where no mask reaches"
+    for layer in InPlaceCache(model.config).layers:
+        if not isinstance(layer, InPlaceLayer | DummyLayer):
+            return f"a {type(layer).__name__} cannot keep one path of a tree"
+    return None
+
+
+def _tried_out(model: PreTrainedModel) -> str | None:
+    vocab = min(1000, model.config.get_text_config().vocab_size - 1)
     tokens = (np.arange(1, 12, dtype=np.int64) * 7919) % vocab + 1
     # Two paths that share their root's child: 0 1, 2 3 under 0; and 4 beside 0.
     tree = Candidates(tokens[6:11], np.array([-1, 0, 0, 2, -1], np.int64))
@@ -177,8 +193,6 @@ def _tree_equals_chains(model: PreTrainedModel) -> bool:
     try:
         with torch.no_grad():
             cache = InPlaceCache(model.config)
-            if not cache.takes_trees:
-                return False
             ids = torch.from_numpy(tokens).to(model.device)[None]
             model(input_ids=ids[:, :5], cache=cache, use_cache=True)
             inputs = tree_inputs(model, {"input_ids": ids[:, 5:11], "cache": cache}, tree, cache)
@@ -188,10 +202,11 @@ def _tree_equals_chains(model: PreTrainedModel) -> bool:
                 rows = torch.tensor([0, *(node + 1 for node in path)], device=ids.device)
                 chain = model(input_ids=ids[:, 5:11][:, rows], cache=cache, use_cache=True).logits[0].float()
                 if not _alike(nodes[rows], chain, model.dtype):
-                    return False
-    except Exception:  # a model may fail on a foreign mask in any way; then it takes chains
-        return False
-    return True
+                    return "a node's logits depend on the slot it is in, not on its position"
+    except Exception as error:  # a model may fail on a foreign mask in any way; then it takes chains
+        first = (str(error).splitlines() or [""])[0]
+        return f"it fails on a mask and positions from outside ({type(error).__name__}: {first})"
+    return None
 
 
 def _alike(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:

@@ -66,7 +66,12 @@ def cache_folder() -> Path:
 
 
 def forward_times(
-    model: PreTrainedModel, *, batch_size: int = 1, max_s: float = 1.5, folder: Path | None = None
+    model: PreTrainedModel,
+    *,
+    batch_size: int = 1,
+    max_s: float = 1.5,
+    folder: Path | None = None,
+    anew: bool = False,
 ) -> ForwardTimes:
     """T(k) for `SIZES`: from the cache folder, else measured and kept there.
 
@@ -74,14 +79,16 @@ def forward_times(
 
     - `max_s`: Time to measure; sizes it leaves out are interpolated. T(1) is always measured.
     - `folder`: In place of the user's cache folder.
+    - `anew`: Measure even where times are kept, and keep these.
 
     **Raises:** `UnsupportedModelError` for encoder-decoder models, whose encoder input is not known.
     """
     path = (folder or cache_folder()) / "forward_times" / f"{_fingerprint(model, batch_size)}.json"
-    times = _read(path)
+    times = None if anew else _read(path)
     if times is None:
         times = _measure(model, batch_size, max_s)
-        _write(path, times)
+        if len(times.measured) > 1:  # one time alone, on a busy machine, is no table
+            _write(path, times)
     return times
 
 
@@ -108,12 +115,12 @@ def fresh_cache(model: PreTrainedModel) -> Any:
 
 
 def _measure(model: PreTrainedModel, batch_size: int, max_s: float) -> ForwardTimes:
-    began = perf_counter()
     seconds: dict[int, float] = {}
     cache = fresh_cache(model)
     with torch.no_grad():
         _forward(model, _ids(model, batch_size, _CONTEXT), cache)
         _time(model, cache, _ids(model, batch_size, 1))  # the first is slower
+        began = perf_counter()
         for size in _ORDER:
             expected = _interpolated(seconds, size) if seconds else 0.0
             if seconds and perf_counter() - began + expected > max_s:

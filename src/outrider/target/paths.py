@@ -1,0 +1,56 @@
+"""Which ways of verifying a model gets, and why not the others: what `outrider doctor` tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformers import PreTrainedModel
+
+from outrider.target.masks import reason_against_trees
+from outrider.target.probe import fresh_cache
+from outrider.target.recurrent import has_recurrent_state, reason_against
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """One way of verifying candidates.
+
+    **Arguments:**
+
+    - `name`: "chain", "tree", "batch" or "compiled".
+    - `taken`: Whether the model gets it.
+    - `why`: The reason, in words that follow the name.
+    """
+
+    name: str
+    taken: bool
+    why: str
+
+
+def paths(model: PreTrainedModel) -> list[Path]:
+    """The paths of a decoder-only model, each tried out on its own weights."""
+    if getattr(model, "_is_stateful", False) or has_recurrent_state(fresh_cache(model)):
+        return _recurrent_paths(reason_against(model))
+    against = reason_against_trees(model)
+    chain = Path("chain", True, "rejected candidates are rolled back by a number")
+    if against is not None:
+        return [
+            chain,
+            Path("tree", False, f"{against}; a tree's best chain is taken"),
+            Path("batch", False, against),
+        ]
+    return [
+        chain,
+        Path("tree", True, "a node's logits over a tree are those over its path"),
+        Path("batch", True, "each row has its own mask and positions"),
+    ]
+
+
+def _recurrent_paths(against: str | None) -> list[Path]:
+    if against is not None:
+        return [Path(name, False, against) for name in ("chain", "tree", "batch")]
+    return [
+        Path("chain", True, "the state of the last commit is kept, and accepted tokens are run again"),
+        Path("tree", False, "a recurrent state follows one path; a tree's best chain is taken"),
+        Path("batch", False, "a recurrent state follows one path"),
+    ]
