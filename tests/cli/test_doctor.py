@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -27,11 +28,7 @@ def test_doctor_tells_times_paths_and_speedups(tmp_path: Path, monkeypatch: pyte
     result = CliRunner().invoke(app, ["doctor", saved("llama", tmp_path / "llama")])
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
-    sizes = [
-        line.split()[0]
-        for line in lines
-        if line.strip()[:1].isdigit() and line.split()[1][-1] != "x" and line.split()[1] != "-"
-    ]
+    sizes = [line.split()[0] for line in lines if re.match(r" \d+ +\d+\.\d+ +\d+\.\d+", line)]
     assert sizes == ["1", "2", "4", "8", "16", "32", "64"]
     assert "only rounding" in result.output
     assert any(line.split()[:2] == ["tree", "yes"] for line in lines)
