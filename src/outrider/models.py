@@ -45,24 +45,43 @@ def load(
 
     **Raises:** `UnsupportedModelError` where there is no such model, or it is none that generates.
     """
-    folder: str | Path = name
     if name == SMALL_MODEL:
-        folder, dtype = small_model_folder(), dtype or fast_dtype()
-    elif name.endswith(".gguf"):
-        if not Path(name).is_file():
-            raise UnsupportedModelError(f"there is no file {name!r}; give the path of a GGUF file")
-        folder = converted(Path(name))
+        dtype = dtype or fast_dtype()
+    folder = _folder(name)
+    tokenizer = load_tokenizer(name, trust_remote_code)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         model: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype or "auto", trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise UnsupportedModelError(
-            f"the model {name!r} cannot be loaded; give a folder, a known name or 'smollm2' ({reason})"
-        ) from error
+        raise _cannot_load("model", name, error) from error
     return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval(), tokenizer
+
+
+def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of what `load` takes. **Raises:** `UnsupportedModelError` where there is none."""
+    try:
+        return AutoTokenizer.from_pretrained(_folder(name), trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise _cannot_load("tokenizer", name, error) from error
+
+
+def _cannot_load(what: str, name: str, error: Exception) -> UnsupportedModelError:
+    reason = " ".join(str(error).split())[:300]
+    return UnsupportedModelError(
+        f"the {what} {name!r} cannot be loaded; give a folder, a known name or 'smollm2' ({reason})"
+    )
+
+
+def _folder(name: str) -> str | Path:
+    """What `from_pretrained` takes for a name."""
+    if name == SMALL_MODEL:
+        return small_model_folder()
+    if not name.endswith(".gguf"):
+        return name
+    if not Path(name).is_file():
+        raise UnsupportedModelError(f"there is no file {name!r}; give the path of a GGUF file")
+    return converted(Path(name))
 
 
 def small_model_folder() -> Path:

@@ -8,6 +8,7 @@ from outrider.cli.chat import chat
 from outrider.cli.doctor import doctor
 from outrider.cli.generate import generate
 from outrider.cli.generators import generators
+from outrider.cli.memory import memory
 
 app = typer.Typer(
     help="Language models generate faster, with the same text.",
@@ -19,3 +20,4 @@ app.command()(generate)
 app.command()(chat)
 app.command()(generators)
 app.command()(doctor)
+app.add_typer(memory, name="memory")

@@ -50,20 +50,35 @@ def load_model(name: str, dtype: str, trust_remote_code: bool) -> tuple[Any, Any
     """The model and its tokenizer, with a spinner while it loads."""
     if dtype not in _DTYPES:
         raise OptionError(f"--dtype must be one of {', '.join(_DTYPES)}, not {dtype!r}")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    with progress_console.status(f"loading {name} (the first time it is converted, about a minute)"):
+    with _loading(name):
         import torch
-        from huggingface_hub.utils import logging as hub_logging
-        from transformers.utils import logging
 
         from outrider.models import load
+
+        return load(
+            name, None if dtype == "auto" else getattr(torch, dtype), trust_remote_code=trust_remote_code
+        )
+
+
+def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
+    """The tokenizer alone, with the same spinner."""
+    with _loading(name):
+        from outrider.models import load_tokenizer as load
+
+        return load(name, trust_remote_code)
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    with progress_console.status(f"loading {name} (the first time it is converted, about a minute)"):
+        from huggingface_hub.utils import logging as hub_logging
+        from transformers.utils import logging
 
         for library in (logging, hub_logging):
             library.set_verbosity_error()
         logging.disable_progress_bar()
-        return load(
-            name, None if dtype == "auto" else getattr(torch, dtype), trust_remote_code=trust_remote_code
-        )
+        yield
 
 
 def parse_generator(text: str) -> tuple[Any, dict[str, Any]]:

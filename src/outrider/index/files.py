@@ -50,7 +50,7 @@ class Body:
 
     def write(self, piece: Any) -> None:
         """Append bytes, or a contiguous array's."""
-        view = memoryview(piece).cast("B")
+        view = memoryview(piece).cast("B") if len(piece) else memoryview(b"")
         self._file.write(view)
         self._digest.update(view)
         self.size += view.nbytes

@@ -1,16 +1,10 @@
 """Token sequences kept across requests, in one namespace, bounded, in one file.
 
-File: 8 bytes of magic, a length, that many bytes of JSON, the token ids as little-endian int32, and a SHA-256
-of all before it. It is data only: what is not as described is refused.
+The file's body (see `outrider.index.files`) is the token ids as little-endian int32.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import struct
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any, Self, final
@@ -19,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from outrider.errors import FileFormatError
+from outrider.index.files import BODY, Body, check_body, check_owner, fingerprint, read_header, replacing
 from outrider.index.ngram import SEPARATOR
 from outrider.index.suffix import SuffixIndex, SuffixTree
 
-_MAGIC = b"OUTRMEM1"
+MAGIC = b"OUTRMEM1"
 
 
 @final
@@ -32,15 +27,15 @@ class Memory:
     **Arguments:**
 
     - `namespace`: Whose texts these are; nothing crosses from one to another.
-    - `tokenizer`: What identifies the tokenizer; a file of another one is refused.
+    - `tokenizer`: Whose ids they are, or its fingerprint; a file of another one is refused.
     - `max_tokens`: When a quarter more than this is held, the oldest sequences leave.
     """
 
-    def __init__(self, namespace: str, *, tokenizer: str = "", max_tokens: int = 1_000_000) -> None:
+    def __init__(self, namespace: str, *, tokenizer: Any = "", max_tokens: int = 1_000_000) -> None:
         if max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, not {max_tokens}")
         self.namespace = namespace
-        self.tokenizer = tokenizer
+        self.tokenizer = fingerprint(tokenizer)
         self.max_tokens = max_tokens
         self._index = SuffixIndex()
         self._lock = threading.Lock()
@@ -72,53 +67,43 @@ class Memory:
     def save(self, path: str | Path) -> None:
         """Write to one file, atomically: a reader sees the old one or the new one."""
         with self._lock:
-            ids = self._index.ngrams.ids[: len(self._index)].astype("<i4").tobytes()
-        header = json.dumps(
-            {"namespace": self.namespace, "tokenizer": self.tokenizer, "num_ids": len(ids) // 4}
-        ).encode()
-        body = _MAGIC + struct.pack("<I", len(header)) + header + ids
-        target = Path(path)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(body + hashlib.sha256(body).digest())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+            ids = self._index.ngrams.ids[: len(self._index)].astype("<i4")
+        with replacing(path) as file:
+            body = Body(file, MAGIC)
+            body.write(ids)
+            body.close({"namespace": self.namespace, "tokenizer": self.tokenizer})
 
     @classmethod
     def load(
-        cls, path: str | Path, namespace: str, *, tokenizer: str = "", max_tokens: int = 1_000_000
+        cls,
+        path: str | Path,
+        namespace: str | None = None,
+        *,
+        tokenizer: Any = None,
+        max_tokens: int = 1_000_000,
     ) -> Self:
-        """Read what `save` wrote.
+        """Read what `save` wrote. None takes any namespace, any tokenizer.
 
         **Raises:** `FileFormatError` for a damaged file, another namespace's, or another tokenizer's.
         """
-        data = Path(path).read_bytes()
-        body, digest = data[:-32], data[-32:]
-        if body[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != digest:
-            raise FileFormatError(f"{path} is no Outrider memory, or is damaged; delete it to begin anew")
-        try:
-            (length,) = struct.unpack_from("<I", body, len(_MAGIC))
-            start = len(_MAGIC) + 4
-            header = json.loads(body[start : start + length])
-            ids = np.frombuffer(body, "<i4", offset=start + length)
-            found, made_for, num_ids = header["namespace"], header["tokenizer"], header["num_ids"]
-        except (struct.error, ValueError, KeyError, TypeError) as error:
-            raise FileFormatError(f"{path} is damaged: {error}; delete it to begin anew") from error
-        if num_ids != ids.size or (ids < SEPARATOR).any():
-            raise FileFormatError(f"{path} is damaged: its ids are not as declared; delete it to begin anew")
-        for what, wanted, there in (
-            ("namespace", namespace, found),
-            ("tokenizer", tokenizer, made_for),
-        ):
-            if wanted != there:
-                raise FileFormatError(f"{path} belongs to {what} {there!r}, not {wanted!r}; use another file")
-        memory = cls(namespace, tokenizer=tokenizer, max_tokens=max_tokens)
+        header, length = read_header(path, MAGIC, "memory")
+        check_owner(path, "namespace", namespace, header.get("namespace"))
+        check_owner(
+            path, "tokenizer", None if tokenizer is None else fingerprint(tokenizer), header.get("tokenizer")
+        )
+        check_body(path, header, length)
+        ids = np.fromfile(path, "<i4", length // 4, offset=BODY)
+        if (ids < SEPARATOR).any():
+            raise FileFormatError(f"{path} is damaged: it holds ids below 0; build it anew")
+        memory = cls(header["namespace"], tokenizer=header["tokenizer"], max_tokens=max_tokens)
         memory._index.append(ids)
         if len(memory) > max_tokens:
             memory._evict()
         return memory
+
+    @classmethod
+    def open(cls, path: str | Path, namespace: str = "default", *, tokenizer: Any = None) -> Self:
+        """The memory in a file; an empty one where there is no file yet."""
+        if Path(path).exists():
+            return cls.load(path, namespace, tokenizer=tokenizer)
+        return cls(namespace, tokenizer=tokenizer or "")
