@@ -12,6 +12,7 @@ from outrider.errors import OptionError
 from outrider.flags import Flags
 from outrider.generators._function import FunctionGenerator
 from outrider.generators._transformers import FromTransformers
+from outrider.generators.auto import Generator as Auto
 
 _UNLIMITED = 2**31
 
@@ -60,7 +61,7 @@ def choose(spec: Any, flags: Flags, controller: Controller | None) -> tuple[Cand
     if chosen and not (isinstance(spec, str) and spec == "auto"):
         raise OptionError(f"candidate_generator and {chosen[0]} each choose a generator; pass one of them")
     generator = _from_flags(flags) if chosen else make_generator(spec)
-    return generator, controller or _controller(flags, bool(chosen) or spec != "auto")
+    return generator, controller or _controller(flags, not isinstance(generator, Auto))
 
 
 def _from_flags(flags: Flags) -> CandidateGenerator:

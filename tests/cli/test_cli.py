@@ -140,3 +140,48 @@ def test_generators_lists_every_name() -> None:
 def test_chat_answers_until_the_input_ends(folder: str) -> None:
     status, output = run("chat", "--model", folder, given="a b\n")
     assert status == 2 and "has no chat template" in output
+
+
+def test_memory_build_info_merge_and_use(folder: str, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "one.txt").write_text("a b c d e f g h " * 20)
+    (tmp_path / "docs" / "two.bin").write_bytes(b"\0\1")
+    out = tmp_path / "docs.corpus"
+    status, output = run(
+        "memory", "build", str(tmp_path / "docs"), "--tokenizer", folder, "--out", str(out), "--part-tokens", "50"
+    )  # fmt: skip
+    assert status == 0 and "161 tokens of 1 files" in output
+    status, output = run("memory", "info", str(out), "--tokenizer", folder)
+    assert status == 0 and "corpus" in output and "161" in output
+    status, output = run("memory", "merge", str(out), str(out), "--out", str(tmp_path / "twice"))
+    assert status == 0 and "322 tokens" in output
+    common = ("generate", "--model", folder, "--max-new-tokens", "12", "--prompt", "a b c")
+    memory = tmp_path / "kept"
+    texts = {
+        run(*common, "--generator", generator)[1].split("\n")[0]
+        for generator in ("none", f"corpus:corpus={out}", f"auto:corpus={out},memory={memory}")
+    }
+    assert len(texts) == 1
+    status, output = run("memory", "info", str(memory), "--tokenizer", folder)
+    assert status == 0 and "default" in output
+
+
+def test_memory_says_no_in_one_sentence(folder: str, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    from outrider.index.corpus import build
+
+    build([[1, 2, 3]], foreign, tokenizer="another")
+    (tmp_path / "empty").mkdir()
+    out = str(tmp_path / "out")
+    for arguments, said in (
+        (("generate", "--model", folder, "--prompt", "a", "--generator", f"corpus:corpus={foreign}"), "tokenizer"),
+        (("generate", "--model", folder, "--prompt", "a", "--generator", "corpus:corpus=none"), "there is no corpus"),
+        (("memory", "build", str(tmp_path / "empty"), "--tokenizer", folder, "--out", out), "no files"),
+        (("memory", "build", "none", "--tokenizer", folder, "--out", out), "there is no file"),
+        (("memory", "build", str(foreign), "--tokenizer", folder, "--out", out), "UTF-8"),
+        (("memory", "build", __file__, "--tokenizer", folder, "--out", "/no/where"), "--out"),
+        (("memory", "info", __file__), "neither"),
+        (("memory", "info", str(foreign), "--tokenizer", folder), "tokenizer"),
+    ):  # fmt: skip
+        status, output = run(*arguments)
+        assert status == 2 and said in output and "Traceback" not in output, (arguments, output)

@@ -2,6 +2,7 @@
 
 import pickle
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def test_a_tree_is_brute_force_whatever_the_parts(tmp_path_factory, texts, query
         assert tree.match_lengths[node] == length + len(path_above)
         assert 0 < worth <= 1
     assert {held for held, _, _ in above.values()} - {()} == set(counts)
-    assert all(a >= b - 1e-6 for a, b in zip(order, order[1:], strict=False))
+    assert all(a >= b - 1e-6 for a, b in pairwise(order))
 
 
 @settings(max_examples=40, deadline=None)

@@ -38,7 +38,7 @@ def test_a_file_brings_it_back_or_is_refused(tmp_path):
     with pytest.raises(FileFormatError, match="namespace"):
         Memory.load(path, "you", tokenizer="t")
     data = path.read_bytes()
-    for damaged in (data[:-1], data[:20], b"", data[:-40] + b"x" + data[-39:]):
+    for damaged in (data[:-1], data[:20], b"", data[:-40] + b"x" + data[-39:], data[:17] + b"x" + data[18:]):
         path.write_bytes(damaged)
         with pytest.raises(FileFormatError, match="damaged"):
             Memory.load(path, "me", tokenizer="t")

@@ -9,6 +9,8 @@ import typer
 from outrider.cli.common import (
     console,
     encode_chat,
+    flush,
+    generator_maker,
     load_model,
     one_sentence,
     parse_generator,
@@ -32,23 +34,25 @@ def chat(
     """Talk with a model. An empty line, or Ctrl-D, ends it; Ctrl-C stops an answer."""
     with one_sentence():
         spec, generator_options = parse_generator(generator)
-        from outrider.choosing import choose, make_generator
+        from outrider.choosing import choose
         from outrider.flags import Flags
 
-        if generator_options:
-            spec = make_generator(spec, **generator_options)
-        drafter, controller = choose(spec, Flags(), None)
+        make = generator_maker(spec, generator_options)
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, **sampling_options(temperature)}
         target, tokenizer = load_model(model, dtype, trust_remote_code)
+        drafter, controller = choose(make(tokenizer), Flags(), None)
         if not tokenizer.chat_template:
             raise OptionError(
                 f"{model} has no chat template; use 'outrider generate --raw' to continue plain text"
             )
-        _converse(
-            target,
-            tokenizer,
-            {"candidate_generator": drafter, "controller": controller, "seed": seed, **options},
-        )
+        try:
+            _converse(
+                target,
+                tokenizer,
+                {"candidate_generator": drafter, "controller": controller, "seed": seed, **options},
+            )
+        finally:
+            flush(drafter)
 
 
 def _converse(target: Any, tokenizer: Any, options: dict[str, Any]) -> None:

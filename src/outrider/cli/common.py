@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,27 @@ def parse_generator(text: str) -> tuple[Any, dict[str, Any]]:
         except (ValueError, SyntaxError):
             options[key.strip()] = value
     return (_from_file(Path(name)) if name.endswith(".py") else name), options
+
+
+def generator_maker(spec: Any, options: dict[str, Any]) -> Callable[[Any], Any]:
+    """What gives the generator once the target's tokenizer is known.
+
+    It is made at once where it takes no tokenizer, so that a mistake is found before the model is loaded.
+    """
+    from outrider.choosing import make_generator
+    from outrider.contract import get
+
+    cls = get(spec) if isinstance(spec, str) else spec
+    if "tokenizer" not in inspect.signature(cls).parameters:
+        made = make_generator(spec, **options)
+        return lambda tokenizer: made
+    return lambda tokenizer: make_generator(spec, **{"tokenizer": tokenizer, **options})
+
+
+def flush(generator: Any) -> None:
+    """Let a generator that keeps something on disk write it."""
+    if hasattr(generator, "flush"):
+        generator.flush()
 
 
 def _from_file(path: Path) -> type[CandidateGenerator]:

@@ -11,6 +11,8 @@ import typer
 from outrider.cli.common import (
     console,
     encode,
+    flush,
+    generator_maker,
     load_model,
     one_sentence,
     parse_generator,
@@ -64,10 +66,9 @@ def generate(
     with one_sentence():
         text = _prompt(prompt, file, compare)
         spec, generator_options = parse_generator(generator)
-        from outrider.choosing import make_generator
-
-        drafter = make_generator(spec, **generator_options)
+        make = generator_maker(spec, generator_options)
         target, tokenizer = load_model(model, dtype, trust_remote_code)
+        drafter = make(tokenizer)
         ids = encode(tokenizer, text, raw)
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, **sampling_options(temperature)}
         if compare:
@@ -81,7 +82,10 @@ def generate(
             if picture is not None:
                 console.save_svg(str(picture), title="outrider generate --compare")
             return
-        _stream(target, tokenizer, ids, spec if spec == "auto" else drafter, seed, options)
+        try:
+            _stream(target, tokenizer, ids, drafter, seed, options)
+        finally:
+            flush(drafter)
 
 
 def _stream(

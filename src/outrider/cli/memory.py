@@ -46,7 +46,9 @@ def build(
         num_tokens = (_on_ray if engine == "ray" else _here)(
             texts, tokenizer, out, part_tokens, trust_remote_code
         )
-        console.print(f"{out}: {num_tokens:,} tokens of {len(texts):,} files, {_megabytes(out)}")
+        console.print(
+            f"{out}: {num_tokens:,} tokens of {len(texts):,} files, {_megabytes(out)}", soft_wrap=True
+        )
 
 
 def _here(texts: list[Path], name: str, out: Path, part_tokens: int, trust_remote_code: bool) -> int:
@@ -98,7 +100,7 @@ def merge(
         _can_write(out)
         with progress_console.status("merging"):
             num_tokens = corpus.merge(files, out)
-        console.print(f"{out}: {num_tokens:,} tokens, {_megabytes(out)}")
+        console.print(f"{out}: {num_tokens:,} tokens, {_megabytes(out)}", soft_wrap=True)
 
 
 @memory.command()

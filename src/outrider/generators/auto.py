@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
@@ -9,9 +10,13 @@ import numpy as np
 from outrider.contract import CandidateGenerator
 from outrider.errors import OptionError
 from outrider.generators.composite import merge
+from outrider.generators.corpus import Generator as FromCorpus
+from outrider.generators.ngram_cache import Generator as NGramCache
 from outrider.generators.token_recycling import store_rows
 from outrider.index.adjacency import K
 from outrider.index.blend import SOURCES, Blend
+from outrider.index.corpus import Corpus
+from outrider.index.memory import Memory
 from outrider.types import Candidates, Context, Ids, Need, TopLogits, Verification
 
 _NONE: Ids = np.empty(0, np.int64)
@@ -29,7 +34,10 @@ class Generator(CandidateGenerator):
     - `keep`: The adjacency table outlives the sequence, and is shared by `fork`.
     - `max_nodes`: Most candidates a round.
     - `min_probability`: Paths less likely than this are not proposed.
-    - `sources`: Further generators, by name, whose candidates join the tree: a memory, a corpus.
+    - `memory`: A `Memory`, or a file, of earlier requests' texts, to draw on and to add to.
+    - `corpus`: A `Corpus`, or a file, of the user's own documents.
+    - `sources`: Further generators, by name, whose candidates join the tree.
+    - `tokenizer`: The target's, to refuse files of another one; the command line passes it.
     - `eos_token_ids`: Nothing is proposed after one of these.
     """
 
@@ -41,7 +49,10 @@ class Generator(CandidateGenerator):
         keep: bool = False,
         max_nodes: int = 60,
         min_probability: float = 0.01,
+        memory: Memory | str | Path | None = None,
+        corpus: Corpus | str | Path | None = None,
         sources: dict[str, CandidateGenerator] | None = None,
+        tokenizer: Any = None,
         eos_token_ids: tuple[int, ...] = (),
     ) -> None:
         if max_nodes < 0 or not 0 < min_probability <= 1:
@@ -52,11 +63,23 @@ class Generator(CandidateGenerator):
         self.max_nodes = max_nodes
         self.min_probability = min_probability
         self.sources = dict(sources or {})
+        if memory is not None:
+            self.sources["memory"] = NGramCache(
+                memory=memory, tokenizer=tokenizer, eos_token_ids=eos_token_ids
+            )
+        if corpus is not None:
+            self.sources["corpus"] = FromCorpus(corpus, tokenizer=tokenizer, eos_token_ids=eos_token_ids)
         self.eos_token_ids = eos_token_ids
         needed: set[Any] = set(self.needs).union(*(source.needs for source in self.sources.values()))
         self.needs = frozenset(needed)  # type: ignore[misc]
         self._blend = Blend()
         self._anchors = _NONE
+
+    def flush(self) -> None:
+        """Put the sequence so far into the memory, and the memory into its file."""
+        memory = self.sources.get("memory")
+        if isinstance(memory, NGramCache):
+            memory.flush()
 
     def reset(self, prompt: Ids) -> None:
         self._blend.restart()

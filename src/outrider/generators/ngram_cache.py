@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Self, final
+from pathlib import Path
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -15,35 +16,49 @@ from outrider.types import Candidates, Context, Ids, Verification
 class Generator(CandidateGenerator):
     """Suffix statistics of the finished sequences of one namespace.
 
-    A sequence enters the memory when the next one begins (or at `flush`). Cost per step: O(budget).
+    A sequence enters the memory, and the memory its file, when the next one begins, or at `flush`; the
+    command line flushes at its end. Cost per step: O(budget).
     State: this sequence's ids. Kept and shared: the memory.
 
     **Arguments:**
 
-    - `memory`: Where sequences are kept; None begins an empty one that lives with this object.
+    - `memory`: Where sequences are kept: a `Memory`, or a file, made where there is none. None begins an
+        empty one that lives with this object.
+    - `namespace`: Whose texts these are; a file of another one is refused.
     - `max_nodes`: Most candidates a round.
     - `prompts`: Keep prompts as well as outputs.
+    - `tokenizer`: The target's, to refuse a file of another one; the command line passes it.
     - `eos_token_ids`: Nothing is proposed after one of these.
     """
 
     def __init__(
         self,
         *,
-        memory: Memory | None = None,
+        memory: Memory | str | Path | None = None,
+        namespace: str = "default",
         max_nodes: int = 60,
         prompts: bool = False,
+        tokenizer: Any = None,
         eos_token_ids: tuple[int, ...] = (),
     ) -> None:
-        self.memory = Memory("default") if memory is None else memory
+        self._path = Path(memory) if isinstance(memory, str | Path) else None
+        if isinstance(memory, Memory):
+            self.memory = memory
+        elif self._path is not None:
+            self.memory = Memory.open(self._path, namespace, tokenizer=tokenizer)
+        else:
+            self.memory = Memory(namespace, tokenizer=tokenizer or "")
         self.max_nodes = max_nodes
         self.prompts = prompts
         self.eos_token_ids = eos_token_ids
         self._ids: list[Ids] = []
 
     def flush(self) -> None:
-        """Put the sequence so far into the memory."""
+        """Put the sequence so far into the memory, and the memory into its file."""
         if self._ids:
             self.memory.add(np.concatenate(self._ids))
+            if self._path is not None:
+                self.memory.save(self._path)
         self._ids = []
 
     def reset(self, prompt: Ids) -> None:
@@ -62,9 +77,11 @@ class Generator(CandidateGenerator):
         self._ids.append(verification.committed)
 
     def fork(self) -> Self:
-        return type(self)(
+        other = type(self)(
             memory=self.memory,
             max_nodes=self.max_nodes,
             prompts=self.prompts,
             eos_token_ids=self.eos_token_ids,
         )
+        other._path = self._path
+        return other

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +63,7 @@ def suffix_array(tokens: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 
 @njit(cache=True, nogil=True)
-def _at(data: Any, part: Any, position: int) -> int:  # pragma: no cover - compiled
+def _at(data: Any, part: Any, position: Any) -> Any:  # pragma: no cover - compiled
     """The stored token at a position of a part, 0 beyond its end."""
     return np.int64(data[part[0] + position]) if position < part[1] else 0
 
@@ -240,7 +240,9 @@ def _grow(  # pragma: no cover
 
 
 @njit(cache=True, nogil=True)
-def _learn(data: Any, parts: Any, lengths: Any, worth: Any, ids: Any, num_new: int) -> None:  # pragma: no cover
+def _learn(
+    data: Any, parts: Any, lengths: Any, worth: Any, ids: Any, num_new: int
+) -> None:  # pragma: no cover
     num_parts = parts.shape[0]
     tokens = np.empty(_WIDTH, np.int64)
     counts = np.empty(_WIDTH, np.int64)

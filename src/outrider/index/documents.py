@@ -57,7 +57,9 @@ def _pieces(path: Path) -> Iterator[str]:
             yield text + file.readline(_PIECE)
 
 
-def read(files: Iterable[Path], tokenizer: Any, on_bytes: Callable[[int], None] | None = None) -> Iterator[Ids]:
+def read(
+    files: Iterable[Path], tokenizer: Any, on_bytes: Callable[[int], None] | None = None
+) -> Iterator[Ids]:
     """(L,) int64 ids of each file, without special tokens.
 
     Many pieces go to the tokenizer at once, since a fast one then works on every core.

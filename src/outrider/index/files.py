@@ -74,6 +74,8 @@ def read_header(path: str | Path, magic: bytes, what: str) -> tuple[dict[str, An
 
     **Raises:** `FileFormatError` where the file is no such `what`, or its header is not whole.
     """
+    if not Path(path).is_file():
+        raise FileFormatError(f"there is no {what} file {str(path)!r}; 'outrider memory build' makes one")
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         start = file.read(BODY)
@@ -87,7 +89,7 @@ def read_header(path: str | Path, magic: bytes, what: str) -> tuple[dict[str, An
     data, digest = rest[:-32], rest[-32:]
     if hashlib.sha256(data).digest() != digest:
         raise FileFormatError(f"{path} is damaged: its header is not what was written; build it anew")
-    header = json.loads(data)
+    header: dict[str, Any] = json.loads(data)
     return header, length
 
 

@@ -96,10 +96,10 @@ def take(frontier: Any, node: int, out: Any, probabilities: Any, size: int) -> N
 @njit(cache=True, nogil=True)
 def is_end(token: int, stop_tokens: Any) -> bool:  # pragma: no cover
     """Whether nothing follows this token."""
-    for at in range(stop_tokens.size):
-        if stop_tokens[at] == token:
-            return True
-    return False
+    found = False
+    for stop in stop_tokens:
+        found = found or stop == token
+    return found
 
 
 @njit(cache=True, nogil=True)
