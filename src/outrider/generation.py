@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
@@ -18,7 +19,7 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList, Stop
 
 from outrider.choosing import choose
 from outrider.control import Controller
-from outrider.decoding import Lane, decode
+from outrider.decoding import Lane, Listener, decode
 from outrider.errors import OptionError, UnsupportedModelError
 from outrider.flags import Flags
 from outrider.generators.none import Generator as NoCandidates
@@ -39,6 +40,7 @@ def generate(
     streamer: Any = None,
     verification: str = "auto",
     controller: Controller | None = None,
+    listeners: Sequence[Listener] = (),
     **generate_kwargs: Any,
 ) -> Any:
     """Generate with `model`, faster, and the same text.
@@ -53,6 +55,7 @@ def generate(
     - `streamer`: transformers' streamer; it gets every committed token once, in order.
     - `verification`: How candidates are accepted; see `outrider.verification`.
     - `controller`: What sets each round's budget; the default fits the generator.
+    - `listeners`: Hear of every round; see `outrider.decoding.Listener`.
     - `generate_kwargs`: All that `model.generate` takes, its flags of assisted decoding included.
 
     **Returns:** what `model.generate` returns; with `return_dict_in_generate=True`, `.stats` is a `Stats`.
@@ -74,6 +77,7 @@ def generate(
         streamer=streamer,
         verification=verification,
         controller=controller,
+        listeners=listeners,
         flags=flags,
     )
     if input_ids is not None:
@@ -102,6 +106,7 @@ class AssistedDecoding:
         streamer: Any = None,
         verification: str = "auto",
         controller: Controller | None = None,
+        listeners: Sequence[Listener] = (),
         flags: Flags | None = None,
         **flag_values: Any,
     ) -> None:
@@ -114,6 +119,7 @@ class AssistedDecoding:
         self._streamer = streamer
         self._verification = verification
         self._given_controller = controller
+        self._listeners = tuple(listeners)
         self._lock = threading.Lock()
         self._holder: int | None = None
         self._resolved: Flags | None = None
@@ -191,7 +197,7 @@ class AssistedDecoding:
         ]
         recording = Recording(config, bool(model.config.is_encoder_decoder))
         streaming = [Streaming(self._streamer)] if self._streamer is not None else []
-        stats = decode(target, lanes, verifier, self.controller, [recording, *streaming])
+        stats = decode(target, lanes, verifier, self.controller, [recording, *streaming, *self._listeners])
         self.stats.merge(stats)
         if self._streamer is not None:
             self._streamer.end()

@@ -129,6 +129,34 @@ def test_a_missing_model_ends_without_a_traceback(tmp_path: Path) -> None:
     assert "cannot be loaded" in result.stderr and "Traceback" not in result.stderr
 
 
+def test_a_trace_is_shown_kept_and_shown_again(folder: str, tmp_path: Path) -> None:
+    kept, page = tmp_path / "kept.jsonl", tmp_path / "page.html"
+    status, output = run(
+        "trace", "--model", folder, "--prompt", "a b c a b c a b", "--generator", "prompt_lookup",
+        "--max-new-tokens", "12", "--out", str(kept),
+    )  # fmt: skip
+    assert status == 0 and "MAT" in output and "prompt_lookup" in output
+    status, again = run("trace", "show", str(kept), "--html", str(page))
+    assert status == 0 and again.startswith(output.split("\n")[0])
+    assert "</html>" in page.read_text()
+    status, tree = run("trace", "show", str(kept), "--round", "1")
+    assert status == 0 and "Round 1" in tree and "the target" in tree
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--prompt", "a"), "there is no model"),
+        (("show", "missing.jsonl"), "cannot be read"),
+        (("--model", "FOLDER", "--prompt", "a", "--out", "/missing/folder/file"), "cannot be written"),
+        (("--model", "FOLDER", "--prompt", "a", "--max-new-tokens", "2", "--round", "9"), "--round must lie"),
+    ],
+)
+def test_a_trace_that_cannot_be_is_one_sentence(folder: str, arguments: tuple[str, ...], said: str) -> None:
+    status, output = run("trace", *(folder if part == "FOLDER" else part for part in arguments))
+    assert status == 2 and said in " ".join(output.split())
+
+
 def test_generators_lists_every_name() -> None:
     from outrider import available
 

@@ -265,11 +265,11 @@ def parse_line(text: str) -> Line:
         raise ValueError(f"its kind is {kind!r}, not run, measurement or failure")
     if cls is Header and held.get("format") != FORMAT:
         raise ValueError(f"its format is {held.get('format')!r}, and this version reads {FORMAT}")
-    line: Line = _built(cls, held)
+    line: Line = built(cls, held)
     return line
 
 
-def _built(cls: type[Any], held: Mapping[str, Any]) -> Any:
+def built(cls: type[Any], held: Mapping[str, Any]) -> Any:
     hints = typing.get_type_hints(cls)
     names = {part.name for part in fields(cls)}
     if missing := names - held.keys():
@@ -294,7 +294,7 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
         to_key = arguments[0]
         return {to_key(key): _checked(part, arguments[1], name) for key, part in value.items()}
     if hint is Contestant and isinstance(value, dict):
-        return _built(Contestant, value)
+        return built(Contestant, value)
     if hint is float and type(value) in (int, float):
         return float(value)
     if hint in (int, str, bool) and type(value) is hint:

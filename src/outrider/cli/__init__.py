@@ -9,6 +9,7 @@ from outrider.cli.doctor import doctor
 from outrider.cli.generate import generate
 from outrider.cli.generators import generators
 from outrider.cli.memory import memory
+from outrider.cli.trace import trace
 
 app = typer.Typer(
     help="Language models generate faster, with the same text.",
@@ -21,3 +22,4 @@ app.command()(chat)
 app.command()(generators)
 app.command()(doctor)
 app.add_typer(memory, name="memory")
+app.add_typer(trace, name="trace")

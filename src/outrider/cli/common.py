@@ -145,6 +145,45 @@ def _from_file(path: Path) -> type[CandidateGenerator]:
     return found[0]
 
 
+def read_prompt(prompt: str | None, file: Path | None, default: str | None = None) -> str:
+    """The prompt as given, from a file, or from standard input; `default` where a terminal waits there."""
+    if prompt is not None and file is not None:
+        raise OptionError("--prompt and --file each give a prompt; pass one of them")
+    if file is not None:
+        if not file.is_file():
+            raise OptionError(
+                f"there is no file {str(file)!r}; give the path of a text file, or use --prompt"
+            )
+        try:
+            return file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise OptionError(f"{file} is not UTF-8 text (byte {error.start}); convert it first") from error
+    if prompt == "-" or (prompt is None and default is None and not sys.stdin.isatty()):
+        return sys.stdin.read()
+    if prompt is not None:
+        return prompt
+    if default is not None:
+        return default
+    raise OptionError("there is no prompt; give one with --prompt, with --file, or on standard input")
+
+
+@contextmanager
+def writing(path: Path | None) -> Iterator[Callable[[str], None]]:
+    """Write lines to a file, each at once; nowhere where `path` is None.
+
+    **Raises:** `OptionError` before any work where the file cannot be written.
+    """
+    if path is None:
+        yield lambda line: None
+        return
+    try:
+        file = path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise OptionError(f"{path} cannot be written ({error.strerror}); give another path") from error
+    with file:
+        yield lambda line: print(line, file=file, flush=True)
+
+
 def encode(tokenizer: Any, prompt: str, raw: bool) -> Any:
     """(1, L) ids of a prompt, through the chat template where the tokenizer has one and `raw` is off."""
     if not raw and tokenizer.chat_template:

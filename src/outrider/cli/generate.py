@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +16,9 @@ from outrider.cli.common import (
     one_sentence,
     parse_generator,
     progress_console,
+    read_prompt,
     sampling_options,
 )
-from outrider.errors import OptionError
 
 # Repeats what it is given, as edits of code do: there drafting pays.
 DEMO_PROMPT = '''Rename the parameter `w` to `width` and `h` to `height` in this code. Answer with the code only.
@@ -64,7 +63,7 @@ def generate(
 ) -> None:
     """Generate text from a prompt, and say what it took."""
     with one_sentence():
-        text = _prompt(prompt, file, compare)
+        text = read_prompt(prompt, file, DEMO_PROMPT if compare else None)
         spec, generator_options = parse_generator(generator)
         make = generator_maker(spec, generator_options)
         target, tokenizer = load_model(model, dtype, trust_remote_code)
@@ -109,24 +108,3 @@ def _stream(
         f"MAT {stats.mat:.2f}",
         style="dim",
     )
-
-
-def _prompt(prompt: str | None, file: Path | None, compare: bool) -> str:
-    if prompt is not None and file is not None:
-        raise OptionError("--prompt and --file each give a prompt; pass one of them")
-    if file is not None:
-        if not file.is_file():
-            raise OptionError(
-                f"there is no file {str(file)!r}; give the path of a text file, or use --prompt"
-            )
-        try:
-            return file.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise OptionError(f"{file} is not UTF-8 text (byte {error.start}); convert it first") from error
-    if prompt == "-" or (prompt is None and not compare and not sys.stdin.isatty()):
-        return sys.stdin.read()
-    if prompt is not None:
-        return prompt
-    if compare:
-        return DEMO_PROMPT
-    raise OptionError("there is no prompt; give one with --prompt, with --file, or on standard input")
