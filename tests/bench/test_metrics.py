@@ -40,8 +40,10 @@ def test_a_question_is_the_median_of_its_repeats_and_the_sum_of_its_turns():
 
 
 def test_decoding_alone_leaves_out_the_prompt_and_each_rows_first_token():
-    held = results(measurement("auto", batch=2, num_new_tokens=10, prefill_s=5.0, decode_s=2.0))
-    assert summarize(held, "auto", batch=2).decode_tokens_per_s.value == pytest.approx(4.0)
+    held = results(
+        measurement("auto", batch=4, token_ids=((1,), (2,)), num_new_tokens=10, prefill_s=5.0, decode_s=2.0)
+    )
+    assert summarize(held, "auto", batch=4).decode_tokens_per_s.value == pytest.approx(4.0)
 
 
 def test_mat_acceptance_and_sameness_count_every_round():

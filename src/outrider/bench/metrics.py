@@ -99,7 +99,7 @@ def rates(measurements: Iterable[Measurement], *, decode: bool = False) -> dict[
     """Tokens a second of each (question, batch): median over repeats, its turns summed."""
     spent: dict[tuple[str, int], dict[int, list[tuple[float, float]]]] = {}
     for line in measurements:
-        tokens = line.num_new_tokens - (line.batch if decode else 0)
+        tokens = line.num_new_tokens - (len(line.token_ids) if decode else 0)
         seconds = line.decode_s if decode else line.total_s
         spent.setdefault((line.question_id, line.batch), {}).setdefault(line.repeat, []).append(
             (tokens, seconds)

@@ -110,7 +110,7 @@ class Measurement:
     - `contestant`: Its name in the header.
     - `question_id`: Of the question; a batch's ids are joined by "+".
     - `turn`: From 1. A later turn's prompt holds the baseline's earlier answers, for every contestant.
-    - `batch`: Rows decoded at once.
+    - `batch`: Rows asked for at once; a category's last batch may have fewer.
     - `repeat`: From 1.
     - `num_prompt`: Prompt tokens of all rows.
     - `prefill_s`: Seconds to the first token; `decode_s`: seconds after it.
@@ -177,18 +177,18 @@ class Failure:
     **Arguments:**
 
     - `reason`: One sentence.
-    - `question_id`, `turn`, `batch`, `repeat`: Where; "" and 0 where it could not even begin. A contestant
-        that failed is not asked again.
+    - `question_id`, `turn`, `batch`, `repeat`: Where. A contestant that failed is not asked again at that
+        batch size, unless the run is resumed.
     """
 
     kind: ClassVar[str] = "failure"
 
     contestant: str
     reason: str
-    question_id: str = ""
-    turn: int = 0
-    batch: int = 0
-    repeat: int = 0
+    question_id: str
+    turn: int
+    batch: int
+    repeat: int
 
 
 @final

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import typer
 
+from outrider.cli.bench import bench
 from outrider.cli.chat import chat
 from outrider.cli.doctor import doctor
 from outrider.cli.generate import generate
 from outrider.cli.generators import generators
 from outrider.cli.memory import memory
+from outrider.cli.record import record
 from outrider.cli.trace import trace
 
 app = typer.Typer(
@@ -22,4 +24,6 @@ app.command()(chat)
 app.command()(generators)
 app.command()(doctor)
 app.add_typer(memory, name="memory")
+app.command()(bench)
 app.add_typer(trace, name="trace")
+trace.command()(record)

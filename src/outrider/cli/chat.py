@@ -10,7 +10,6 @@ from outrider.cli.common import (
     console,
     encode_chat,
     flush,
-    generator_maker,
     load_model,
     one_sentence,
     parse_generator,
@@ -34,7 +33,7 @@ def chat(
     """Talk with a model. An empty line, or Ctrl-D, ends it; Ctrl-C stops an answer."""
     with one_sentence():
         spec, generator_options = parse_generator(generator)
-        from outrider.choosing import choose
+        from outrider.choosing import choose, generator_maker
         from outrider.flags import Flags
 
         make = generator_maker(spec, generator_options)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import importlib.util
-import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +12,6 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from outrider.contract import CandidateGenerator
 from outrider.errors import OptionError, OutriderError
 
 console = Console(highlight=False)
@@ -82,67 +78,16 @@ def _loading(name: str) -> Iterator[None]:
 
 
 def parse_generator(text: str) -> tuple[Any, dict[str, Any]]:
-    """A generator's name or class, and options, from `NAME:key=value,key=value` or `FILE.py:key=value`.
+    """What `choosing.parse_spec` reads, which loads torch."""
+    from outrider.choosing import parse_spec
 
-    **Raises:** `OptionError` where an option is not `key=value`, or the file holds no generator.
-    """
-    name, _, rest = text.partition(":")
-    options: dict[str, Any] = {}
-    for part in filter(None, rest.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise OptionError(f"{part!r} in --generator {text} is no option; write NAME:key=value,key=value")
-        try:
-            options[key.strip()] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            options[key.strip()] = value
-    return (_from_file(Path(name)) if name.endswith(".py") else name), options
-
-
-def generator_maker(spec: Any, options: dict[str, Any]) -> Callable[[Any], Any]:
-    """What gives the generator once the target's tokenizer is known.
-
-    It is made at once where it takes no tokenizer, so that a mistake is found before the model is loaded.
-    """
-    from outrider.choosing import make_generator
-    from outrider.contract import get
-
-    cls = get(spec) if isinstance(spec, str) else spec
-    if "tokenizer" not in inspect.signature(cls).parameters:
-        made = make_generator(spec, **options)
-        return lambda tokenizer: made
-    return lambda tokenizer: make_generator(spec, **{"tokenizer": tokenizer, **options})
+    return parse_spec(text)
 
 
 def flush(generator: Any) -> None:
     """Let a generator that keeps something on disk write it."""
     if hasattr(generator, "flush"):
         generator.flush()
-
-
-def _from_file(path: Path) -> type[CandidateGenerator]:
-    """The one candidate generator that a Python file defines."""
-    if not path.is_file():
-        raise OptionError(
-            f"there is no file {str(path)!r} to take a generator from; give the path of a Python file"
-        )
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise OptionError(f"{path} cannot be read as Python: {type(error).__name__}: {error}") from error
-    found = [
-        value
-        for value in vars(module).values()
-        if inspect.isclass(value)
-        and issubclass(value, CandidateGenerator)
-        and value.__module__ == module.__name__
-    ]
-    if len(found) != 1:
-        raise OptionError(f"{path} defines {len(found)} candidate generators; it must define one")
-    return found[0]
 
 
 def read_prompt(prompt: str | None, file: Path | None, default: str | None = None) -> str:

@@ -11,7 +11,6 @@ from outrider.cli.common import (
     console,
     encode,
     flush,
-    generator_maker,
     load_model,
     one_sentence,
     parse_generator,
@@ -65,6 +64,8 @@ def generate(
     with one_sentence():
         text = read_prompt(prompt, file, DEMO_PROMPT if compare else None)
         spec, generator_options = parse_generator(generator)
+        from outrider.choosing import generator_maker
+
         make = generator_maker(spec, generator_options)
         target, tokenizer = load_model(model, dtype, trust_remote_code)
         drafter = make(tokenizer)
