@@ -19,13 +19,16 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, final
 
 from outrider.errors import FileFormatError
-from outrider.stats import Stats
 
 FORMAT = 1
 
 PHASES = ("draft", "target", "verify", "other")
 
-_STATS = {part.name for part in fields(Stats)} - {"origins"}
+_STATS = {
+    *("mat", "num_prefills", "num_rounds", "num_candidates", "num_accepted", "num_committed"),
+    *("accepted_by_depth", "proposed_by_depth"),
+    *(f"{phase}_s" for phase in PHASES),
+}
 
 
 @final

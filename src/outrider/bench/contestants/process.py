@@ -58,6 +58,7 @@ class ProcessWay:
                 encoding="utf-8",
             )
         except OSError as error:
+            self._words.close()
             raise OptionError(f"{python!r} cannot be run for {name}: {error.strerror}") from error
         self._failure = ""
         try:
