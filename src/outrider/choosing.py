@@ -1,4 +1,4 @@
-"""From what the caller wrote to a generator and a controller."""
+"""From what the caller wrote to a generator and a controller. Loads torch only where it is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from outrider.control import Controller, CostRule, Fixed, Heuristic
 from outrider.errors import OptionError
 from outrider.flags import Flags
 from outrider.generators._function import FunctionGenerator
-from outrider.generators._transformers import FromTransformers
 from outrider.generators.auto import Generator as Auto
 
 _UNLIMITED = 2**31
@@ -92,6 +91,8 @@ def make_generator(spec: Any, **options: Any) -> CandidateGenerator:
     if isinstance(spec, CandidateGenerator) and type(spec).propose is not CandidateGenerator.propose:
         return spec
     if hasattr(spec, "get_candidates"):
+        from outrider.generators._transformers import FromTransformers  # needs torch
+
         return FromTransformers(spec)
     if callable(spec):
         return FunctionGenerator(spec)

@@ -37,7 +37,12 @@ class Scores:
     """Need: the target's float32 scores at every verified node (`Verification.scores`)."""
 
 
-Need = TopLogits | HiddenStates | Scores
+@dataclass(frozen=True, slots=True)
+class TargetInputs:
+    """Need: the target itself and what its forward is given (`Context.inputs`)."""
+
+
+Need = TopLogits | HiddenStates | Scores | TargetInputs
 
 
 @dataclass(frozen=True, slots=True)

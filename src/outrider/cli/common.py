@@ -78,7 +78,7 @@ def _loading(name: str) -> Iterator[None]:
 
 
 def parse_generator(text: str) -> tuple[Any, dict[str, Any]]:
-    """What `choosing.parse_spec` reads, which loads torch."""
+    """What `choosing.parse_spec` reads, which takes a second to load."""
     from outrider.choosing import parse_spec
 
     return parse_spec(text)

@@ -16,7 +16,7 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 
 from outrider.contract import CandidateGenerator
 from outrider.errors import OptionError
-from outrider.types import Candidates, Context, Ids
+from outrider.types import Candidates, Context, Ids, TargetInputs
 
 
 @final
@@ -57,6 +57,8 @@ class Generator(CandidateGenerator):
                 raise OptionError(
                     f"the draft model {model!r} cannot be loaded; give a folder or a name ({reason})"
                 ) from error
+        if model is None:
+            self.needs = frozenset({TargetInputs()})  # type: ignore[misc]
         self._model = model
         self._threshold = confidence_threshold
         self._num_tokens = num_tokens
