@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from outrider.contract import CandidateGenerator as CandidateGenerator
@@ -22,6 +23,8 @@ from outrider.types import Verification as Verification
 if TYPE_CHECKING:
     from outrider.generation import AssistedDecoding as AssistedDecoding
     from outrider.generation import generate as generate
+
+logging.getLogger("outrider").addHandler(logging.NullHandler())
 
 _NEED_TORCH = ("AssistedDecoding", "generate")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Protocol, Self
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from outrider.contract import CandidateGenerator
@@ -17,6 +19,9 @@ from outrider.stats import Stats
 from outrider.target.forward import Target
 from outrider.types import Candidates, Context, Ids, Scores, TopLogits, Verification
 from outrider.verification.step import Row, Verifier
+
+# Marks phases for NVIDIA's profilers where OUTRIDER_NVTX=1 asks for it and there is a GPU.
+_NVTX = torch.cuda.nvtx if os.environ.get("OUTRIDER_NVTX") == "1" and torch.cuda.is_available() else None
 
 
 class Listener(Protocol):
@@ -74,7 +79,7 @@ def decode(
             for lane, outcome in zip(lanes, outcomes, strict=True):
                 _ask(lane, "update", outcome)
         controller.record(outcomes, clock.draft_s, clock.target_s)
-        stats.count(outcomes, is_prefill=target.num_rounds == 1, source=_source(lanes[0]))
+        stats.count(outcomes, is_prefill=target.num_rounds == 1, source=source_name(lanes[0]))
         clock.spend(stats)
         lanes = [lane for lane in lanes if not lane.row.finished]
     return stats
@@ -148,7 +153,7 @@ def _name(lane: Lane) -> str:
     return f"candidate generator {cls.__module__}.{cls.__qualname__}"
 
 
-def _source(lane: Lane) -> str:
+def source_name(lane: Lane) -> str:
     """The generator's registered name, or its class's."""
     cls = type(lane.generator)
     return cls.__module__.rsplit(".", 1)[-1] if cls.__name__ == "Generator" else cls.__name__
@@ -168,9 +173,13 @@ class Clock:
         return self
 
     def __enter__(self) -> None:
+        if _NVTX is not None:
+            _NVTX.range_push(f"outrider.{self._phase}")
         self._since = perf_counter()
 
     def __exit__(self, *_: object) -> None:
+        if _NVTX is not None:
+            _NVTX.range_pop()
         self._spent[self._phase] = self._spent.get(self._phase, 0.0) + perf_counter() - self._since
 
     @property

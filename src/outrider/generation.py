@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from typing import Any, final
@@ -19,7 +20,7 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList, Stop
 
 from outrider.choosing import choose
 from outrider.control import Controller
-from outrider.decoding import Lane, Listener, decode
+from outrider.decoding import Lane, Listener, decode, source_name
 from outrider.errors import OptionError, UnsupportedModelError
 from outrider.flags import Flags
 from outrider.generators.none import Generator as NoCandidates
@@ -29,6 +30,8 @@ from outrider.target.batch import BatchTarget
 from outrider.target.forward import Target
 from outrider.verification.choose import get_verifier
 from outrider.verification.step import Row, Stopping, Verifier
+
+_log = logging.getLogger(__name__)
 
 
 def generate(
@@ -195,10 +198,27 @@ class AssistedDecoding:
             )
             for index, row in enumerate(ids)
         ]
+        _log.debug(
+            "%d rows of %d tokens: generator %s, controller %s, verifier %s",
+            len(lanes),
+            ids.shape[1],
+            source_name(lanes[0]),
+            type(self.controller).__name__,
+            type(verifier).__name__,
+        )
         recording = Recording(config, bool(model.config.is_encoder_decoder))
         streaming = [Streaming(self._streamer)] if self._streamer is not None else []
         stats = decode(target, lanes, verifier, self.controller, [recording, *streaming, *self._listeners])
         self.stats.merge(stats)
+        _log.debug(
+            "%d tokens in %d rounds and %.3f s: MAT %.2f, %d of %d candidates accepted",
+            stats.num_committed,
+            stats.num_rounds,
+            stats.total_s,
+            stats.mat,
+            stats.num_accepted,
+            stats.num_candidates,
+        )
         if self._streamer is not None:
             self._streamer.end()
         sequences = _padded([lane.row.tensor() for lane in lanes], config._pad_token_tensor)

@@ -19,6 +19,7 @@ class Stats:
 
     - `num_prefills`: Forwards over a prompt; each commits one token.
     - `num_rounds`: Target forwards after that.
+    - `num_drafts`: Of these, rounds that had candidates.
     - `num_candidates`, `num_accepted`: Verified, and accepted, candidates.
     - `num_committed`: New tokens, the target's own included.
     - `prefill_s`, `draft_s`, `target_s`, `verify_s`, `other_s`: Seconds in the prompt's forward, in the
@@ -30,6 +31,7 @@ class Stats:
 
     num_prefills: int = 0
     num_rounds: int = 0
+    num_drafts: int = 0
     num_candidates: int = 0
     num_accepted: int = 0
     num_committed: int = 0
@@ -54,6 +56,12 @@ class Stats:
         return self.num_accepted / self.num_candidates if self.num_candidates else 0.0
 
     @property
+    def acceptance_by_position(self) -> list[float]:
+        """Element i: accepted over proposed candidates at depth i+1; in a tree several share a depth."""
+        pairs = zip(self.accepted_by_depth, self.proposed_by_depth, strict=True)
+        return [accepted / proposed if proposed else 0.0 for accepted, proposed in pairs]
+
+    @property
     def total_s(self) -> float:
         """Seconds of the whole call."""
         return self.prefill_s + self.draft_s + self.target_s + self.verify_s + self.other_s
@@ -65,6 +73,7 @@ class Stats:
         else:
             self.num_rounds += len(outcomes)
         for outcome in outcomes:
+            self.num_drafts += len(outcome.candidates) > 0
             self.num_candidates += len(outcome.candidates)
             self.num_accepted += outcome.num_accepted
             self.num_committed += int(outcome.committed.size)
@@ -100,9 +109,10 @@ class Stats:
                 setattr(self, name, mine + theirs)
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field, and `mat`, `acceptance_rate` and `total_s`, as plain Python values."""
+        """Every field, and `mat`, `acceptance_rate`, `acceptance_by_position` and `total_s`, as plain Python values."""
         return asdict(self) | {
             "mat": self.mat,
             "acceptance_rate": self.acceptance_rate,
+            "acceptance_by_position": self.acceptance_by_position,
             "total_s": self.total_s,
         }
