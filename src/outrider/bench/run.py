@@ -13,7 +13,7 @@ import torch
 from outrider.bench.contestants import Answer, Asked, Way
 from outrider.bench.data import Question
 from outrider.bench.records import Failure, Measurement, Results, parse_results, write_line
-from outrider.errors import FileFormatError, OptionError
+from outrider.errors import FileFormatError, OptionError, OutriderError
 
 WARMUP_TOKENS = 32
 
@@ -115,22 +115,22 @@ class Run:
         self._failed: set[tuple[str, int]] = set()
         lines = done.measurements if done is not None else ()
         self._tokens = {(line.contestant, line.key): line.token_ids for line in lines}
-        self._can_be_equal = {
+        # With a temperature, other engines draw numbers of their own.
+        self._comparable = [
             way.contestant.name
             for way in ways
             if not settings.temperature or way.contestant.engine == "outrider"
-        }
+        ]
 
     def warm_up(self, steps: Sequence[Step], told: Callable[[str], None] = lambda _: None) -> None:
         """Every contestant once at each batch size, unmeasured: what compiles or loads late does so here."""
         first = {step.batch: step for step in reversed(steps) if step.turn == 1}
         for step in first.values():
+            asked = self._asked(step)
+            asked = replace(asked, max_new_tokens=min(WARMUP_TOKENS, asked.max_new_tokens))
             for way in self._ways:
                 told(way.contestant.name)
-                asked = replace(
-                    self._asked(step), max_new_tokens=min(WARMUP_TOKENS, self._settings.max_new_tokens)
-                )
-                self._try(way, step, lambda way=way, asked=asked: way.answer(asked))  # type: ignore[misc]
+                self._answer(way, step, asked)
 
     def measure(self, steps: Sequence[Step]) -> Iterator[Measurement | None]:
         """Go through the steps, and yield each measurement once it is written; None for one not to be had."""
@@ -141,7 +141,7 @@ class Run:
                 if (name, step.batch) in self._failed or (name, step.key) in self._tokens:
                     yield None
                     continue
-                answer = self._try(way, step, lambda way=way, asked=asked: way.answer(asked))  # type: ignore[misc]
+                answer = self._answer(way, step, asked)
                 if answer is None:
                     yield None
                     continue
@@ -150,18 +150,18 @@ class Run:
                 write_line(self._file, line)
                 yield line
 
-    def _try(self, way: Way, step: Step, work: Callable[[], Answer]) -> Answer | None:
+    def _answer(self, way: Way, step: Step, asked: Asked) -> Answer | None:
+        """What the contestant says; where it fails, that is written down."""
+        name = way.contestant.name
         try:
-            return work()
+            return way.answer(asked)
         except Exception as error:
-            self._failed.add((way.contestant.name, step.batch))
-            reason = " ".join(f"{error}".split()) or type(error).__name__
-            write_line(
-                self._file,
-                Failure(
-                    way.contestant.name, reason[:500], step.question_id, step.turn, step.batch, step.repeat
-                ),
-            )
+            self._failed.add((name, step.batch))
+            reason = " ".join(str(error).split()) or type(error).__name__
+            if not isinstance(error, OutriderError):
+                reason = f"{type(error).__name__}: {reason}"
+            where = (step.question_id, step.turn, step.batch, step.repeat)
+            write_line(self._file, Failure(name, reason[:500], *where))
             return None
 
     def _asked(self, step: Step) -> Asked:
@@ -215,20 +215,14 @@ class Run:
         self, way: Way, step: Step, asked: Asked, tokens: Tokens
     ) -> tuple[bool | None, int | None, float | None]:
         """Whether the tokens are those of the first contestant that could have the same, and where not."""
-        name = next(
-            (way.contestant.name for way in self._ways if way.contestant.name in self._can_be_equal), None
-        )
-        if name is None or way.contestant.name in {name} or way.contestant.name not in self._can_be_equal:
-            return None, None, None
-        expected = self._tokens.get((name, step.key))
-        if expected is None:
+        name, (first, *others) = way.contestant.name, self._comparable or [""]
+        expected = self._tokens.get((first, step.key))
+        if expected is None or name not in others:
             return None, None, None
         for prompt, ours, theirs in zip(asked.prompts, tokens, expected, strict=True):
             if ours != theirs:
-                at = next(
-                    (at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
-                    min(len(ours), len(theirs)),
-                )
+                pairs = enumerate(zip(ours, theirs, strict=False))
+                at = next((at for at, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
                 return False, at, self._gap(prompt, ours, theirs, at)
         return True, None, None
 
