@@ -88,7 +88,8 @@ def test_where_texts_part_is_told_with_the_distance_of_the_logits():
     _, same, other, short = measured(ways, [Question("1", "a", ("11 12",))])
     assert (same.same_as_baseline, same.first_difference, same.logit_gap) == (True, None, None)
     assert (other.same_as_baseline, other.first_difference) == (False, 1)
-    logits = tiny("llama")(torch.tensor([[11, 12, 5]])).logits[0, -1]
+    with torch.no_grad():
+        logits = tiny("llama")(torch.tensor([[11, 12, 5]])).logits[0, -1]
     assert other.logit_gap == pytest.approx(float((logits[6] - logits[9]).abs()), rel=1e-4)
     assert (short.same_as_baseline, short.first_difference, short.logit_gap) == (False, 2, None)
 
