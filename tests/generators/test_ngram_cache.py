@@ -1,8 +1,12 @@
 """What one request said is proposed in the next."""
 
 import numpy as np
+import pytest
 
 from outrider.contract import get
+from outrider.errors import FileFormatError
+from outrider.index.memory import Memory
+from outrider.testing import assert_same_law, tiny_target
 from outrider.types import Context
 from tests.generators.helpers import decode
 
@@ -24,3 +28,23 @@ def test_prompts_are_kept_only_if_asked():
         generator.reset(np.array([1, 2, 3]))
         generator.reset(np.array([1]))
         assert len(generator.propose(Context(np.array([1, 2]), 2), 5)) == (1 if prompts else 0)
+
+
+def test_drawn_candidates_carry_their_own_law():
+    memory = Memory("m")
+    memory.add(np.random.default_rng(0).integers(0, 5, 300))
+    for rule in ("block", "token", "keyed"):
+        assert_same_law(
+            NGramCache(memory=memory, vocab_size=5), tiny_target(5), verification=rule, num_samples=6000
+        )
+
+
+def test_a_file_outlives_the_object(tmp_path):
+    path = tmp_path / "kept"
+    text = np.random.default_rng(0).permutation(200)
+    first = NGramCache(memory=path, namespace="me", tokenizer="t")
+    decode(first, text[:20], text[20:])
+    first.flush()
+    assert decode(NGramCache(memory=path, namespace="me", tokenizer="t"), text[:20], text[20:]) < 30
+    with pytest.raises(FileFormatError, match="namespace"):
+        NGramCache(memory=path, tokenizer="t")

@@ -14,6 +14,7 @@ from transformers.generation.stopping_criteria import StoppingCriteria, Stopping
 
 import outrider
 from outrider.testing import AdversarialGenerator, OracleGenerator, RandomGenerator, tiny_prompts, tiny_target
+from tests.generators.text import byte_tokenizer
 
 VOCAB = 32
 PROMPT = tiny_prompts(VOCAB, num=1, length=7)[0]
@@ -193,21 +194,6 @@ SCHEMA = {
     "required": ["name", "age", "tags"],
     "additionalProperties": False,
 }
-
-
-@functools.cache
-def byte_tokenizer():
-    """One token a byte, a few merges so that text can be split in more than one way, and an end."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [("n", "a"), ("m", "e"), ("na", "me"), ("r", "e"), ("re", "d"), ("e", "n"), ('"', ":")]
-    vocab = {text: i for i, text in enumerate([*alphabet, *(a + b for a, b in merges), "<end>"])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
 
 
 def xgrammar_processor(tokenizer):

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from outrider.index.frontier import is_end, new_frontier, pop, push, take
 from outrider.types import Floats, Ids
 
 K = 8
@@ -43,7 +44,7 @@ def pair_row(before: int, last: int, num_pairs: int) -> Any:  # pragma: no cover
 
 
 @njit(cache=True, nogil=True)
-def look_up(rows: Any, pairs: Any, keys: Any, before: int, last: int) -> tuple[int, int]:  # pragma: no cover
+def look_up(rows: Any, pairs: Any, keys: Any, before: Any, last: Any) -> tuple[int, int]:  # pragma: no cover
     """(order, row) of what is known after (before, last): order 1 the pair, 0 the token, -1 nothing."""
     if before >= 0:
         row = pair_row(before, last, pairs.shape[0])
@@ -126,24 +127,15 @@ def _grow(  # pragma: no cover
     out: Any,
     probabilities: Any,
 ) -> int:
-    """Best-first tree. Rows of `out`: token, parent, depth."""
+    """Best-first tree. Rows of `out`: token, parent, rank."""
     budget = probabilities.size
-    open_nodes = np.empty((budget * K + 1, 2), np.int64)
-    open_own = np.empty(budget * K + 1, np.float64)
-    open_paths = np.empty(budget * K + 1, np.float64)
-    num_open = 0
-    node, path, size = -1, 1.0, 0
+    frontier = new_frontier(budget, K)
+    nodes, chances, _ = frontier
     root = last
+    size, depth, path, ended = 0, 0, 1.0, False
     while size < budget:
-        stopped = False
-        if node >= 0:
-            last = out[0, node]
-            before = out[0, out[1, node]] if out[1, node] >= 0 else root
-            stopped = out[2, node] >= max_depth
-            for token in stop_tokens:
-                stopped = stopped or token == last
         order, row = look_up(rows, pairs, keys, before, last)
-        if order >= 0 and not stopped:
+        if order >= 0 and not ended:
             for rank in range(K):
                 token = pairs[row, 0, rank] if order == 1 else rows[row, 0, rank]
                 if token < 0:
@@ -151,23 +143,14 @@ def _grow(  # pragma: no cover
                 bucket = pairs[row, 1, rank] if order == 1 else rows[row, 1, rank]
                 own = worth(counts, order, rank, bucket)
                 if own * path >= least:
-                    open_nodes[num_open, 0] = token
-                    open_nodes[num_open, 1] = node
-                    open_own[num_open] = own
-                    open_paths[num_open] = own * path
-                    num_open += 1
-        best = -1
-        for at in range(num_open):
-            if open_paths[at] > 0 and (best < 0 or open_paths[at] > open_paths[best]):
-                best = at
-        if best < 0:
+                    push(frontier, np.int64(token), size - 1, rank, depth + 1, own, own * path)
+        node = pop(frontier)
+        if node < 0:
             break
-        node, path = size, open_paths[best]
-        open_paths[best] = 0.0
-        out[0, size] = open_nodes[best, 0]
-        out[1, size] = open_nodes[best, 1]
-        out[2, size] = 1 + (out[2, out[1, size]] if out[1, size] >= 0 else 0)
-        probabilities[size] = open_own[best]
+        take(frontier, node, out, probabilities, size)
+        last, depth, path = nodes[node, 0], nodes[node, 3], chances[node, 1]
+        before = out[0, nodes[node, 1]] if nodes[node, 1] >= 0 else root
+        ended = depth >= max_depth or is_end(last, stop_tokens)
         size += 1
     return size
 

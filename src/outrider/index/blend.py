@@ -12,8 +12,9 @@ import numpy as np
 from numba import njit
 
 from outrider.index.adjacency import Adjacency, K, look_up, score, worth
+from outrider.index.frontier import is_end, new_frontier, pop, push, spell, take
 from outrider.index.ngram import index_position
-from outrider.index.suffix import LENGTHS, WIDTH, SuffixIndex, learn, likeliest, next_tokens, spell
+from outrider.index.suffix import LENGTHS, WIDTH, SuffixIndex, learn, next_tokens
 from outrider.types import Floats, Ids
 
 SOURCES = ("suffix", "recycled", "suffix+recycled", "anchor")
@@ -38,22 +39,22 @@ def _bucket(chance: float) -> int:  # pragma: no cover - compiled
 def _children(  # pragma: no cover
     suffix: Any,
     recycled: Any,
-    table: Any,
     query: Any,
     end: int,
     anchors: Any,
+    num_anchors: int,
     tokens: Any,
     chances: Any,
     work: Any,
+    groups: Any,
 ) -> tuple[int, int, int, int, int]:
     """Tokens that may follow `query[: end + 1]`, and their chances before correction.
 
-    Rows of `work`: level, suffix bucket, other bucket. Returns how many; how many are the suffixes'; their
-    groups (rows of work from 3, by column); and order and row of the recycled logits.
+    Rows of `work`: level, suffix bucket, other bucket. Returns how many; how many are the suffixes', and
+    their groups; and order and row of the recycled logits.
     """
     ids, tables, previous, lengths, counts = suffix
     rows, pairs, keys, worths = recycled
-    groups = work[3:6].T
     known, num_groups = next_tokens(
         ids, tables, previous, lengths, query, end, counts, tokens, chances, work[0], groups
     )
@@ -62,7 +63,8 @@ def _children(  # pragma: no cover
     for at in range(known):
         work[1, at] = _bucket(chances[at])
         work[2, at] = 0
-    order, row = look_up(rows, pairs, keys, query[end - 1] if end > 0 else -1, query[end])
+    before = np.int64(query[end - 1]) if end > 0 else -1
+    order, row = look_up(rows, pairs, keys, before, np.int64(query[end]))
     if order >= 0:
         for rank in range(K):
             token = pairs[row, 0, rank] if order == 1 else rows[row, 0, rank]
@@ -77,7 +79,8 @@ def _children(  # pragma: no cover
                 count += 1
             other[at] = own
             work[2, at] = _bucket(own)
-    for anchor in anchors:
+    for number in range(num_anchors):
+        anchor = anchors[number]
         at = 0
         while at < count and tokens[at] != anchor:
             at += 1
@@ -100,20 +103,21 @@ def _learn(  # pragma: no cover
     rows, pairs, _, worths = recycled
     tokens = np.empty(_MOST, np.int64)
     chances = np.empty(_MOST, np.float64)
-    work = np.empty((6, _MOST), np.int64)
+    work = np.empty((3, _MOST), np.int64)
+    groups = np.empty((lengths.size, 3), np.int64)
     slots = np.empty(lengths.size, np.int64)
     for number in range(new.size):
         token = new[number]
         if size > 0:
-            start = anchors if number == 0 else anchors[:0]
+            num_anchors = anchors.size if number == 0 else 0
             count, known, num_groups, order, row = _children(
-                suffix, recycled, table, ids, size - 1, start, tokens, chances, work
+                suffix, recycled, ids, size - 1, anchors, num_anchors, tokens, chances, work, groups
             )
             for at in range(count):
-                cell = table[:, work[1, at], work[2, at]]
-                cell[0] = cell[0] * 0.998 + chances[at]
-                cell[1] = cell[1] * 0.998 + (1.0 if tokens[at] == token else 0.0)
-            learn(counts, tokens, known, work[3:6].T, num_groups, token)
+                one, other = work[1, at], work[2, at]
+                table[0, one, other] = table[0, one, other] * 0.998 + chances[at]
+                table[1, one, other] = table[1, one, other] * 0.998 + (1.0 if tokens[at] == token else 0.0)
+            learn(counts, tokens, known, groups, num_groups, token)
             if order >= 0:
                 score(worths, pairs if order == 1 else rows, order, row, token)
         ids[size] = token
@@ -138,55 +142,36 @@ def _grow(  # pragma: no cover
 ) -> int:
     """Best-first. Rows of `out`: token, parent, source."""
     budget = probabilities.size
+    lengths = suffix[3]
     tokens = np.empty(_MOST, np.int64)
     chances = np.empty(_MOST, np.float64)
-    work = np.empty((6, _MOST), np.int64)
-    open_nodes = np.empty((budget * _MOST + 1, 3), np.int64)
-    open_own = np.empty(budget * _MOST + 1, np.float64)
-    open_paths = np.empty(budget * _MOST + 1, np.float64)
-    num_open = 0
-    depths = np.zeros(budget + 1, np.int64)
+    work = np.empty((3, _MOST), np.int64)
+    groups = np.empty((lengths.size, 3), np.int64)
+    frontier = new_frontier(budget, _MOST)
+    nodes, paths, _ = frontier
     query = np.empty(tail.size + max_depth, np.int32)
-    query[: tail.size] = tail
-    node, path, size = -1, 1.0, 0
+    for at in range(tail.size):
+        query[at] = tail[at]
+    size, depth, path, ended = 0, 0, 1.0, tail.size == 0
     while size < budget:
-        depth = depths[node + 1]
-        ended = depth >= max_depth
-        if node >= 0:
-            for token in stop_tokens:
-                ended = ended or token == out[0, node]
         if not ended:
-            spell(out, node, depth, query, tail.size)
+            spell(out, size - 1, depth, query, tail.size)
+            end, num_anchors = tail.size + depth - 1, anchors.size if size == 0 else 0
             count, _, _, _, _ = _children(
-                suffix,
-                recycled,
-                table,
-                query,
-                tail.size + depth - 1,
-                anchors if node < 0 else anchors[:0],
-                tokens,
-                chances,
-                work,
+                suffix, recycled, query, end, anchors, num_anchors, tokens, chances, work, groups
             )
             for at in range(count):
-                cell = table[:, work[1, at], work[2, at]]
-                own = min(chances[at] * cell[1] / cell[0], 0.995)
+                one, other = work[1, at], work[2, at]
+                own = min(chances[at] * table[1, one, other] / table[0, one, other], 0.995)
                 if own * path >= least:
-                    source = 0 if work[2, at] == 0 else (2 if work[1, at] > 0 else 1)
-                    open_nodes[num_open, 0] = tokens[at]
-                    open_nodes[num_open, 1] = node
-                    open_nodes[num_open, 2] = 3 if work[2, at] == _BUCKETS else source
-                    open_own[num_open] = own
-                    open_paths[num_open] = own * path
-                    num_open += 1
-        best = likeliest(open_paths, num_open)
-        if best < 0:
+                    source = 3 if other == _BUCKETS else (0 if other == 0 else (2 if one > 0 else 1))
+                    push(frontier, tokens[at], size - 1, source, depth + 1, own, own * path)
+        node = pop(frontier)
+        if node < 0:
             break
-        node, path = size, open_paths[best]
-        open_paths[best] = 0.0
-        out[:, size] = open_nodes[best]
-        probabilities[size] = open_own[best]
-        depths[size + 1] = depths[out[1, size] + 1] + 1
+        take(frontier, node, out, probabilities, size)
+        depth, path = nodes[node, 3], paths[node, 1]
+        ended = depth >= max_depth or is_end(nodes[node, 0], stop_tokens)
         size += 1
     return size
 

@@ -27,7 +27,7 @@ def new_frontier(budget: int, width: int) -> tuple[Any, Any, Any]:  # pragma: no
 
 @njit(cache=True, nogil=True)
 def push(
-    frontier: Any, token: int, parent: int, tag: int, depth: int, own: float, path: float
+    frontier: Any, token: Any, parent: int, tag: int, depth: int, own: float, path: float
 ) -> int:  # pragma: no cover
     """Open a candidate; returns its index among all that were ever pushed."""
     nodes, chances, heap = frontier

@@ -1,7 +1,8 @@
 """Every n-gram of a growing token sequence, of a few lengths, to the positions where it ended.
 
-One open-addressing table a length holds the last position (or the first); `previous` links each position to
-the one before it with the same n-gram. Slots hold positions only: an n-gram is compared with the tokens
+One open-addressing table a length holds the last position (or the first). A row of `previous` holds the token
+after a position, and for each length the position before it with the same n-gram, so that a step back costs
+one load from memory. Slots hold positions only: an n-gram is compared with the tokens
 themselves, so a hash collision costs a probe and never an error.
 
 A position is indexed once the token after it is known, so what is found always has a continuation.
@@ -34,11 +35,12 @@ def slot_of(accumulated: Any, level: int, capacity: int) -> Any:  # pragma: no c
 
 
 @njit(cache=True, nogil=True)
-def find_slot(table: Any, ids: Any, query: Any, end: int, length: int, slot: int) -> int:  # pragma: no cover
+def find_slot(  # pragma: no cover
+    tables: Any, level: int, ids: Any, query: Any, end: int, length: int, slot: int
+) -> int:
     """Slot that holds the n-gram of `length` tokens ending at `query[end]`, or the empty slot for it."""
-    capacity = table.size
     while True:
-        position = table[slot]
+        position = tables[level, slot]
         if position < 0:
             return slot
         offset = 0
@@ -47,13 +49,13 @@ def find_slot(table: Any, ids: Any, query: Any, end: int, length: int, slot: int
         if offset == length:
             return slot
         slot += 1
-        if slot == capacity:
+        if slot == tables.shape[1]:
             slot = 0
 
 
 @njit(cache=True, nogil=True)
 def find_heads(
-    tables: Any, ids: Any, lengths: Any, query: Any, end: int, heads: Any
+    tables: Any, ids: Any, lengths: Any, query: Any, end: int, heads: Any, slots: Any
 ) -> int:  # pragma: no cover
     """Fill `heads[level]` with the table's position for each length found; return how many levels are.
 
@@ -61,21 +63,24 @@ def find_heads(
     """
     accumulated = np.uint64(0)
     power = np.uint64(1)
-    level = 0
+    levels = 0
     for offset in range(lengths[-1]):
         if end - offset < 0 or query[end - offset] < 0:
             break
         accumulated += np.uint64(query[end - offset] + 1) * power
         power *= np.uint64(0x5851F42D4C957F2D)
-        if offset + 1 == lengths[level]:
-            slot = slot_of(accumulated, level, tables.shape[1])
-            slot = find_slot(tables[level], ids, query, end, offset + 1, slot)
-            position = tables[level, slot]
-            if position < 0:
-                break
-            heads[level] = position
-            level += 1
-    return level
+        if offset + 1 == lengths[levels]:
+            slots[levels] = slot_of(accumulated, levels, tables.shape[1])
+            levels += 1
+    for level in range(levels):  # loads that do not wait for one another: the memory is what costs here
+        heads[level] = tables[level, slots[level]]
+    for level in range(levels):
+        if heads[level] >= 0:
+            slot = find_slot(tables, level, ids, query, end, lengths[level], slots[level])
+            heads[level] = tables[level, slot]
+        if heads[level] < 0:
+            return level
+    return levels
 
 
 @njit(cache=True, nogil=True)
@@ -90,7 +95,9 @@ def index_position(  # pragma: no cover
     slots: Any,
 ) -> None:
     """Enter the n-grams that end at `position`, whose next token is in place."""
-    previous[position, :] = -1
+    previous[position, 0] = ids[position + 1]
+    for column in range(1, previous.shape[1]):
+        previous[position, column] = -1
     if ids[position + 1] < 0:
         return
     accumulated = np.uint64(0)
@@ -104,14 +111,14 @@ def index_position(  # pragma: no cover
         if offset + 1 == lengths[levels]:
             slots[levels] = slot_of(accumulated, levels, tables.shape[1])
             levels += 1
-    for level in range(levels):  # loads that do not wait for one another: the memory is what costs here
-        previous[position, level] = tables[level, slots[level]]
+    for level in range(levels):  # as above
+        previous[position, level + 1] = tables[level, slots[level]]
     for level in range(levels):
-        slot, before = slots[level], np.int64(previous[position, level])
+        slot, before = slots[level], np.int64(previous[position, level + 1])
         if before >= 0:
-            slot = find_slot(tables[level], ids, ids, position, lengths[level], slot)
+            slot = find_slot(tables, level, ids, ids, position, lengths[level], slot)
             before = np.int64(tables[level, slot])
-            previous[position, level] = before
+            previous[position, level + 1] = before
         if before < 0:
             used[level] += 1
         if before < 0 or not keep_first:
@@ -150,9 +157,16 @@ def _rehash(ids: Any, old: Any, new: Any, lengths: Any) -> None:  # pragma: no c
             new[level, slot] = position
 
 
+def _rows(capacity: int, width: int) -> Int32s:
+    """(capacity, width), begun where a line of the processor's cache begins."""
+    buffer = np.empty(capacity * width + 16, np.int32)
+    start = -(buffer.ctypes.data // 4) % 16
+    return buffer[start : start + capacity * width].reshape(capacity, width)
+
+
 @final
 class NGramIndex:
-    """n-gram to positions, incremental. O(longest length) and about 9 bytes per length a token.
+    """n-gram to positions, incremental. O(longest length) and about 9 bytes per length, and 8, a token.
 
     **Arguments:**
 
@@ -171,7 +185,7 @@ class NGramIndex:
         """Forget everything."""
         self.size = 0
         self.ids: Int32s = np.empty(256, np.int32)
-        self.previous: Int32s = np.full((256, self.lengths.size), -1, np.int32)
+        self.previous: Int32s = _rows(256, self.lengths.size + 1)
         self.tables: Int32s = np.full((self.lengths.size, 512), -1, np.int32)
         self.used = np.zeros(self.lengths.size, np.int64)
 
@@ -205,7 +219,7 @@ class NGramIndex:
         needed = self.size + num_tokens + 1
         if needed > self.ids.size:
             capacity = max(needed, self.ids.size + self.ids.size // 4)
-            ids, previous = np.empty(capacity, np.int32), np.empty((capacity, self.lengths.size), np.int32)
+            ids, previous = np.empty(capacity, np.int32), _rows(capacity, self.lengths.size + 1)
             ids[: self.size], previous[: self.size] = self.ids[: self.size], self.previous[: self.size]
             self.ids, self.previous = ids, previous
         most = int(self.used.max()) + num_tokens
@@ -222,8 +236,8 @@ class NGramIndex:
         (first, with `keep_first`); (0, -1) when not even the shortest did. `ids[position + 1]` follows it.
         """
         tail = np.asarray(query, np.int32).reshape(-1)[-int(self.lengths[-1]) :]
-        heads = np.empty(self.lengths.size, np.int64)
-        levels = find_heads(self.tables, self.ids, self.lengths, tail, tail.size - 1, heads)
+        heads, slots = np.empty((2, self.lengths.size), np.int64)
+        levels = find_heads(self.tables, self.ids, self.lengths, tail, tail.size - 1, heads, slots)
         return (int(self.lengths[levels - 1]), int(heads[levels - 1])) if levels else (0, -1)
 
     def holds(self, ids: npt.NDArray[Any]) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from outrider.index.frontier import is_end, new_frontier, pop, push, spell, take
 from outrider.index.ngram import NGramIndex, find_heads, index_position
 from outrider.types import Floats, Ids
 
@@ -56,28 +57,28 @@ def next_tokens(  # pragma: no cover - compiled
     (level, kind, first token) of `groups` for each of the second.
     """
     heads = np.empty(lengths.size, np.int64)
-    num_levels = find_heads(tables, ids, lengths, query, end, heads)
+    num_levels = find_heads(tables, ids, lengths, query, end, heads, np.empty(lengths.size, np.int64))
+    # A level's occurrences are among those of the level below: what was visited there tells which match longer.
+    visited = np.empty(_VISITS, np.int64)
+    longer = np.empty(_VISITS, np.int64)
     count = 0
     num_groups = 0
+    num_longer = 0
     remaining = 1.0
     for level in range(num_levels - 1, -1, -1):
         begin = count
         total = 0.0
         seen = 0
+        num_visited = 0
+        next_longer = 0
         position = heads[level]
-        for _ in range(_VISITS):
-            if position < 0:
-                break
-            deeper = False
-            if level + 1 < num_levels:
-                offset = lengths[level]
-                longer = lengths[level + 1]
-                if end + 1 >= longer and position + 1 >= longer:
-                    while offset < longer and ids[position - offset] == query[end - offset]:
-                        offset += 1
-                    deeper = offset == longer
-            if not deeper:
-                token = ids[position + 1]
+        while position >= 0 and num_visited < _VISITS:
+            visited[num_visited] = position
+            num_visited += 1
+            while next_longer < num_longer and longer[next_longer] > position:
+                next_longer += 1
+            if next_longer == num_longer or longer[next_longer] != position:
+                token = np.int64(previous[position, 0])
                 at = 0
                 while at < count and tokens[at] != token:
                     at += 1
@@ -91,7 +92,9 @@ def next_tokens(  # pragma: no cover - compiled
                     shares[at] += weight
                     total += weight
                     seen += 1
-            position = np.int64(previous[position, level])
+            position = np.int64(previous[position, level + 1])
+        visited, longer = longer, visited
+        num_longer = num_visited
         if count == begin:
             continue
         kind = 0 if seen == 1 else (1 if count == begin + 1 else 2)
@@ -154,24 +157,6 @@ def _learn_and_append(  # pragma: no cover
 
 
 @njit(cache=True, nogil=True)
-def spell(out: Any, node: int, depth: int, query: Any, start: int) -> None:  # pragma: no cover
-    """Write the path down to `node`, `depth` tokens, to `query` from `start` on. `out`: token, parent."""
-    for at in range(depth - 1, -1, -1):
-        query[start + at] = out[0, node]
-        node = out[1, node]
-
-
-@njit(cache=True, nogil=True)
-def likeliest(paths: Any, num_open: int) -> int:  # pragma: no cover
-    """The first open node with the likeliest path; -1 where none is left. A closed one has path 0."""
-    best = -1
-    for at in range(num_open):
-        if paths[at] > 0.0 and (best < 0 or paths[at] > paths[best]):
-            best = at
-    return best
-
-
-@njit(cache=True, nogil=True)
 def _grow(  # pragma: no cover
     ids: Any,
     tables: Any,
@@ -191,22 +176,15 @@ def _grow(  # pragma: no cover
     shares = np.empty(WIDTH, np.float64)
     levels = np.empty(WIDTH, np.int64)
     groups = np.empty((lengths.size, 3), np.int64)
-    open_nodes = np.empty((budget * WIDTH, 3), np.int64)
-    open_own = np.empty(budget * WIDTH, np.float64)
-    open_paths = np.empty(budget * WIDTH, np.float64)
-    num_open = 0
-    depths = np.zeros(budget + 1, np.int64)
+    frontier = new_frontier(budget, WIDTH)
+    nodes, chances, _ = frontier
     query = np.empty(tail.size + max_depth, np.int32)
-    query[: tail.size] = tail
-    node, path, size = -1, 1.0, 0
+    for at in range(tail.size):
+        query[at] = tail[at]
+    size, depth, path, ended = 0, 0, 1.0, tail.size == 0
     while size < budget:
-        depth = depths[node + 1]
-        ended = depth >= max_depth
-        if node >= 0:
-            for token in stop_tokens:
-                ended = ended or token == out[0, node]
         if not ended:
-            spell(out, node, depth, query, tail.size)
+            spell(out, size - 1, depth, query, tail.size)
             count, _ = next_tokens(
                 ids,
                 tables,
@@ -222,20 +200,13 @@ def _grow(  # pragma: no cover
             )
             for at in range(count):
                 if shares[at] * path >= least:
-                    open_nodes[num_open, 0] = tokens[at]
-                    open_nodes[num_open, 1] = node
-                    open_nodes[num_open, 2] = levels[at]
-                    open_own[num_open] = shares[at]
-                    open_paths[num_open] = shares[at] * path
-                    num_open += 1
-        best = likeliest(open_paths, num_open)
-        if best < 0:
+                    push(frontier, tokens[at], size - 1, levels[at], depth + 1, shares[at], shares[at] * path)
+        node = pop(frontier)
+        if node < 0:
             break
-        node, path = size, open_paths[best]
-        open_paths[best] = 0.0
-        out[:, size] = open_nodes[best]
-        probabilities[size] = open_own[best]
-        depths[size + 1] = depths[out[1, size] + 1] + 1
+        take(frontier, node, out, probabilities, size)
+        depth, path = nodes[node, 3], chances[node, 1]
+        ended = depth >= max_depth or is_end(nodes[node, 0], stop_tokens)
         size += 1
     return size
 
@@ -259,7 +230,7 @@ def new_counts() -> npt.NDArray[np.float64]:
 class SuffixIndex:
     """Suffix statistics of a growing sequence (or of many, with negative ids between them).
 
-    O(1) a token and O(budget) a tree, whatever is held; about 75 to 90 bytes a token.
+    O(1) a token and O(budget) a tree, whatever is held; about 80 to 100 bytes a token.
 
     **Arguments:**
 
