@@ -79,7 +79,7 @@ def outrider_suffix(ids: np.ndarray) -> Row:
 
 
 def arctic(ids: np.ndarray) -> Row:
-    """arctic-inference's suffix tree, the prompt of one request, at its own defaults."""
+    """arctic-inference's suffix tree over one prompt, free to fill the tree whatever the match's length."""
     from arctic_inference.suffix_decoding import SuffixDecodingCache
 
     cache = SuffixDecodingCache(max_tree_depth=24)
@@ -89,7 +89,12 @@ def arctic(ids: np.ndarray) -> Row:
     row = timed(
         (
             lambda at=at: cache.speculate(
-                0, ids[at - 20 : at].astype(np.int32), max_spec_tokens=BUDGET, use_tree_spec=True
+                0,
+                ids[at - 20 : at].astype(np.int32),
+                max_spec_tokens=BUDGET,
+                max_spec_factor=float(BUDGET),
+                min_token_prob=0.01,
+                use_tree_spec=True,
             )
         )
         for at in places(ids)
