@@ -132,7 +132,9 @@ def _grow(  # pragma: no cover
     frontier = new_frontier(budget, K)
     nodes, chances, _ = frontier
     root = last
-    size, depth, path, ended = 0, 0, 1.0, False
+    size: Any = np.int64(0)  # no literal 0, for which Numba would compile what it calls once more
+    depth: Any = np.int64(0)
+    path, ended = 1.0, False
     while size < budget:
         order, row = look_up(rows, pairs, keys, before, last)
         if order >= 0 and not ended:

@@ -106,6 +106,7 @@ def _learn(  # pragma: no cover
     work = np.empty((3, _MOST), np.int64)
     groups = np.empty((lengths.size, 3), np.int64)
     slots = np.empty(lengths.size, np.int64)
+    keep_first: Any = np.bool_(False)  # as in `_append`, so that nothing is compiled twice
     for number in range(new.size):
         token = new[number]
         if size > 0:
@@ -122,7 +123,7 @@ def _learn(  # pragma: no cover
                 score(worths, pairs if order == 1 else rows, order, row, token)
         ids[size] = token
         if size > 0:
-            index_position(ids, size - 1, tables, previous, used, lengths, False, slots)
+            index_position(ids, size - 1, tables, previous, used, lengths, keep_first, slots)
         size += 1
     return size
 
@@ -152,7 +153,9 @@ def _grow(  # pragma: no cover
     query = np.empty(tail.size + max_depth, np.int32)
     for at in range(tail.size):
         query[at] = tail[at]
-    size, depth, path, ended = 0, 0, 1.0, tail.size == 0
+    size: Any = np.int64(0)  # no literal 0, for which Numba would compile what it calls once more
+    depth: Any = np.int64(0)
+    path, ended = 1.0, tail.size == 0
     while size < budget:
         if not ended:
             spell(out, size - 1, depth, query, tail.size)

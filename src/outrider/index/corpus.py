@@ -214,7 +214,9 @@ def _grow(  # pragma: no cover
     matched = _match(data, parts, query, query.size, ranges)
     if matched == 0:
         return 0
-    size, depth, path, ended = 0, 0, 1.0, False
+    size: Any = np.int64(0)  # no literal 0, for which Numba would compile what it calls once more
+    depth: Any = np.int64(0)
+    path, ended = 1.0, False
     while size < budget:
         if not ended:
             count, total = _children(data, parts, ranges, matched + depth, tokens, counts, below)

@@ -143,6 +143,7 @@ def _learn_and_append(  # pragma: no cover
     levels = np.empty(WIDTH, np.int64)
     groups = np.empty((lengths.size, 3), np.int64)
     slots = np.empty(lengths.size, np.int64)
+    keep_first: Any = np.bool_(False)  # as in `_append`, so that nothing is compiled twice
     for token in new:
         if size > 0 and token >= 0:
             count, num_groups = next_tokens(
@@ -151,7 +152,7 @@ def _learn_and_append(  # pragma: no cover
             learn(counts, tokens, count, groups, num_groups, token)
         ids[size] = token
         if size > 0:
-            index_position(ids, size - 1, tables, previous, used, lengths, False, slots)
+            index_position(ids, size - 1, tables, previous, used, lengths, keep_first, slots)
         size += 1
     return size
 
@@ -181,7 +182,9 @@ def _grow(  # pragma: no cover
     query = np.empty(tail.size + max_depth, np.int32)
     for at in range(tail.size):
         query[at] = tail[at]
-    size, depth, path, ended = 0, 0, 1.0, tail.size == 0
+    size: Any = np.int64(0)  # no literal 0, for which Numba would compile what it calls once more
+    depth: Any = np.int64(0)
+    path, ended = 1.0, tail.size == 0
     while size < budget:
         if not ended:
             spell(out, size - 1, depth, query, tail.size)
