@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from outrider.bench.records import write_line
 from outrider.cli import app
+from tests.report.results import results
 
 
 def run(*arguments: str, given: str | None = None) -> tuple[int, str]:
@@ -129,6 +131,23 @@ def test_a_trace_is_shown_kept_and_shown_again(folder: str, tmp_path: Path) -> N
 def test_a_trace_that_cannot_be_is_one_sentence(folder: str, arguments: tuple[str, ...], said: str) -> None:
     status, output = run("trace", *(folder if part == "FOLDER" else part for part in arguments))
     assert status == 2 and said in " ".join(output.split())
+
+
+def test_a_report_is_a_page_pictures_and_markdown(tmp_path: Path) -> None:
+    held = results(per_category=1, categories=("chat", "math"))
+    kept = tmp_path / "kept.jsonl"
+    with kept.open("w") as file:
+        for line in (held.header, *held.measurements):
+            write_line(file, line)
+    page, table, folder = tmp_path / "page.html", tmp_path / "table.md", tmp_path / "pictures"
+    status, output = run("report", str(kept), "--out", str(page), "--md", str(table), "--png", str(folder))
+    assert status == 0 and "times as fast with auto" in " ".join(output.split())
+    assert "</html>" in page.read_text() and "| auto |" in table.read_text()
+    assert (folder / "speedup.png").exists()
+    with kept.open("a") as file:
+        file.write("{\n")
+    status, output = run("report", str(kept), "--out", str(tmp_path / "none.html"))
+    assert status == 2 and "line 10" in " ".join(output.split()) and not (tmp_path / "none.html").exists()
 
 
 def test_generators_lists_every_name() -> None:

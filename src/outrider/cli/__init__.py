@@ -11,6 +11,7 @@ from outrider.cli.generate import generate
 from outrider.cli.generators import generators
 from outrider.cli.memory import memory
 from outrider.cli.record import record
+from outrider.cli.report import report
 from outrider.cli.trace import trace
 
 app = typer.Typer(
@@ -25,5 +26,6 @@ app.command()(generators)
 app.command()(doctor)
 app.add_typer(memory, name="memory")
 app.command()(bench)
+app.command()(report)
 app.add_typer(trace, name="trace")
 trace.command()(record)

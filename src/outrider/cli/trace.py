@@ -14,6 +14,7 @@ import typer
 from outrider.cli.common import (
     console,
     encode,
+    generator_maker,
     load_model,
     one_sentence,
     parse_generator,
@@ -36,7 +37,7 @@ Page = Annotated[Path | None, typer.Option("--html", help="Write a page with a s
 
 
 @trace.callback()
-def make(
+def generate(
     context: typer.Context,
     model: Annotated[str, typer.Option(help="Folder, known name, .gguf file, or 'smollm2'.")] = "",
     prompt: Annotated[str | None, typer.Option(help="The prompt; '-' reads standard input.")] = None,
@@ -64,14 +65,13 @@ def make(
             )
         text = read_prompt(prompt, file)
         spec, generator_options = parse_generator(generator)
-        from outrider.choosing import choose, make_generator
+        from outrider.choosing import choose
         from outrider.flags import Flags
 
-        if generator_options:
-            spec = make_generator(spec, **generator_options)
-        drafter, controller = choose(spec, Flags(), None)
+        make = generator_maker(spec, generator_options)
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, **sampling_options(temperature)}
         target, tokenizer = load_model(model, dtype, trust_remote_code)
+        drafter, controller = choose(make(tokenizer), Flags(), None)
         ids = encode(tokenizer, text, raw)
 
         from outrider.report.trace import Header, header_line
