@@ -12,6 +12,7 @@ import pytest
 from outrider.bench.change import changes
 from outrider.bench.metrics import summaries
 from outrider.report.charts import to_svg
+from outrider.report.doctor import MATS, charts, doctor_page
 from outrider.report.result import ideal_speedup, sections
 from outrider.report.result_page import markdown, pictures, result_page
 from tests.report.results import CATEGORIES, header, results
@@ -109,7 +110,10 @@ def test_no_string_of_a_file_becomes_markup() -> None:
 
 def test_a_page_needs_no_network() -> None:
     page = result_page([("one", results())])
-    assert not re.search(r"""(src|href)=["']?(?!data:|#)""", page.replace("xlink:href", "xlink-href"))
+    assert all(
+        target.startswith(("#", "data:"))
+        for target in re.findall(r"(?:src|href)=(\S+)", page.replace('="', "="))
+    )
     assert "url(http" not in page and "@import" not in page
 
 
@@ -117,3 +121,12 @@ def test_pictures_are_pngs(tmp_path: Path) -> None:
     written = pictures(results(per_category=1), tmp_path / "pictures")
     assert [path.name for path in written] == ["speedup.png", "acceptance.png", "phases.png", "ideal.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+
+
+def test_doctor_draws_what_was_measured() -> None:
+    seconds = {1: 0.1, 4: 0.11, 16: 0.2, 64: 0.6}
+    costs, gains = charts(seconds)
+    assert "100.0 ms over 1" in costs.alt and "600.0 ms over 64" in costs.alt
+    assert "MAT 3: 2.81 times at 3 tokens, 0.50 at 64" in gains.alt
+    page = doctor_page(HOSTILE, seconds, [(HOSTILE, HOSTILE)])
+    assert "<img" not in page and page.count('class="mark"') == 2 * (2 + len(MATS))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from math import ceil
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from outrider.cli.common import console, load_model, one_sentence, progress_console
+from outrider.cli.common import console, load_model, one_sentence, progress_console, writing
 
 _MATS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 _MAX_S = 6.0
@@ -19,6 +20,8 @@ def doctor(
     model: Annotated[str, typer.Argument(help="Folder, known name, .gguf file, or 'smollm2'.")],
     batch_size: Annotated[int, typer.Option(min=1, help="Rows of the forwards that are timed.")] = 1,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = "auto",
+    html: Annotated[Path | None, typer.Option(help="Write a page with the plots.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Write the plots into this folder.")] = None,
     trust_remote_code: Annotated[bool, typer.Option(help="Run code that comes with the model.")] = False,
 ) -> None:
     """Tell what a forward over k tokens costs here, which paths a model gets, and what drafting could bring."""
@@ -38,6 +41,18 @@ def doctor(
         console.print(_paths(found))
         console.print()
         console.print(_speedups(times))
+        if html is not None:
+            from outrider.report.doctor import doctor_page
+
+            notes = [(path.name, f"{'yes' if path.taken else 'no'}: {path.why}") for path in found]
+            with writing(html) as write:
+                write(doctor_page(_title(target, batch_size).strip(), times.seconds, notes))
+            progress_console.print(f"written to {html}", style="dim")
+        if png is not None:
+            from outrider.report.doctor import doctor_pictures
+
+            for written in doctor_pictures(times.seconds, png):
+                progress_console.print(f"written to {written}", style="dim")
 
 
 def _title(model: Any, batch_size: int) -> str:

@@ -111,6 +111,8 @@ def lines(
     y_label: str,
     y_most: float | None = None,
     whole_x: bool = False,
+    logarithmic_x: bool = False,
+    reference: float | None = None,
 ) -> None:
     """One line a series; each has a marker of its own, so that colour is not all that tells them apart."""
     from matplotlib.ticker import MaxNLocator
@@ -126,6 +128,13 @@ def lines(
         canvas.named(line, f"{name}: " + ", ".join(f"{b:.3g} at {a:g}" for a, b in own))
         handles.append(line)
     axes.set_ylim(0, y_most)
+    if logarithmic_x:
+        places = sorted({x for own in points for x, _ in own if int(x) & (int(x) - 1) == 0})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(places, [f"{x:g}" for x in places])
+        axes.minorticks_off()
+    if reference is not None:
+        axes.axhline(reference, color=canvas.colour("ink"), linewidth=1.1, linestyle=(0, (3, 2)))
     if whole_x:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6 if canvas.is_narrow else 12))
     axes.yaxis.grid(True, color=canvas.colour("line"), linewidth=0.8)
