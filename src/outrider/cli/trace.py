@@ -14,7 +14,6 @@ import typer
 from outrider.cli.common import (
     console,
     encode,
-    generator_maker,
     load_model,
     one_sentence,
     parse_generator,
@@ -65,7 +64,7 @@ def generate(
             )
         text = read_prompt(prompt, file)
         spec, generator_options = parse_generator(generator)
-        from outrider.choosing import choose
+        from outrider.choosing import choose, generator_maker
         from outrider.flags import Flags
 
         make = generator_maker(spec, generator_options)
