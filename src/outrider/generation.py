@@ -20,7 +20,8 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList, Stop
 
 from outrider.choosing import choose
 from outrider.control import Controller
-from outrider.decoding import Lane, Listener, decode, source_name
+from outrider.decoding import Lane, Listener, decode
+from outrider.drafting import source_name
 from outrider.errors import OptionError, UnsupportedModelError
 from outrider.flags import Flags
 from outrider.generators.none import Generator as NoCandidates
@@ -202,7 +203,7 @@ class AssistedDecoding:
             "%d rows of %d tokens: generator %s, controller %s, verifier %s",
             len(lanes),
             ids.shape[1],
-            source_name(lanes[0]),
+            source_name(lanes[0].generator),
             type(self.controller).__name__,
             type(verifier).__name__,
         )

@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from outrider.errors import NonFiniteLogitsError
+from outrider.noise_host import host_choice
+from outrider.noise_host import stream_key as stream_key
 
-_MASK = 2**64 - 1
 _STEP, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
@@ -52,9 +52,7 @@ def keyed_choice(scores: Tensor, seed: int, row: int, position: int) -> int:
     """
     flat = scores.reshape(-1)
     if flat.device.type == "cpu":
-        from outrider.verification.noise_cpu import argmax  # Numba loads only where it is used.
-
-        best = int(argmax(flat.detach().numpy(), np.uint64(stream_key(seed, row, position))))
+        best = host_choice(flat.detach().numpy(), seed, row, position)
     else:
         best = int(_choose(flat, keyed_noise(seed, row, position, flat.numel(), flat.device)))
     if best < 0:
@@ -73,20 +71,6 @@ def keyed_choices(logits: Tensor, positions: list[int], seed: int, row: int) -> 
     noise = {at: keyed_noise(seed, row, at, logits.shape[1], logits.device) for at in set(positions)}
     found: list[int] = _choose(logits.float(), torch.stack([noise[at] for at in positions])).tolist()
     return found
-
-
-def stream_key(seed: int, row: int, position: int) -> int:
-    """The 64-bit key of one position's noise."""
-    key = _mix(seed & _MASK)
-    for part in (row, position):
-        key = _mix((key + (part + 1) * _STEP) & _MASK)
-    return key
-
-
-def _mix(x: int) -> int:
-    x = ((x ^ (x >> 30)) * _MIX1) & _MASK
-    x = ((x ^ (x >> 27)) * _MIX2) & _MASK
-    return x ^ (x >> 31)
 
 
 def _choose(scores: Tensor, noise: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""The keyed choice on a CPU, in one pass: a token that cannot win costs no logarithm."""
+"""Position-keyed noise on the host: the key of a position, and the choice in one pass. Free of torch.
+
+A token that cannot win costs no logarithm. `verification/noise.py` is the same with torch, on any device.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,33 @@ _S12, _S27, _S30, _S31 = np.uint64(12), np.uint64(27), np.uint64(30), np.uint64(
 # A token behind by `gap` needs noise above it, so a uniform below exp(-gap); rounded up.
 _MAX_GAP = 37
 _NEEDED = np.exp(-np.arange(_MAX_GAP, dtype=np.float64)) * 1.001
+
+
+_MASK = 2**64 - 1
+
+
+def host_choice(scores: Any, seed: int, row: int, position: int) -> int:
+    """The token argmax(scores + noise) of (V,) float32 scores: a draw from softmax(scores).
+
+    -1 where a score is NaN or no token is possible.
+
+    **Exact:** the token that `verification.noise.keyed_choice` chooses.
+    """
+    return int(argmax(scores, np.uint64(stream_key(seed, row, position))))
+
+
+def stream_key(seed: int, row: int, position: int) -> int:
+    """The 64-bit key of one position's noise."""
+    key = _mix(seed & _MASK)
+    for part in (row, position):
+        key = _mix((key + (part + 1) * int(_STEP)) & _MASK)
+    return key
+
+
+def _mix(x: int) -> int:
+    x = ((x ^ (x >> 30)) * int(_MIX1)) & _MASK
+    x = ((x ^ (x >> 27)) * int(_MIX2)) & _MASK
+    return x ^ (x >> 31)
 
 
 @numba.njit(cache=True)
