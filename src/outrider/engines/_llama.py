@@ -55,7 +55,7 @@ class LlamaSequence:
         self._vocab = llama_cpp.llama_model_get_vocab(llama.model)
         self._piece = ctypes.create_string_buffer(64)
         self.vocab_size = int(llama.n_vocab())
-        self.max_length = int(llama.n_ctx())
+        self.max_length = min(int(llama.n_ctx()), llama.input_ids.size)  # n_ctx() may be padded
         self.max_forward = int(llama.n_batch)
         self._batch = llama_cpp.llama_batch_init(self.max_forward, 0, 1)
         shape = (self.max_forward,)

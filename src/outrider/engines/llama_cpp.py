@@ -169,11 +169,12 @@ def generate(
 
     **Raises:** `OptionError`, `UnsupportedModelError`, `GeneratorError`, each one sentence.
 
-    **Exact:** each token is chosen as without candidates, from logits that llama.cpp computes over several
-    tokens at once; where it rounds these otherwise than one by one, near ties may fall otherwise.
+    **Exact:** with `Llama(..., flash_attn=True)` and quantised weights greedy text is llama.cpp's own: on a
+    CPU its logits are then the same bits however many tokens a forward holds. Without, it rounds forwards
+    over several tokens otherwise, by up to one logit, and near ties may fall otherwise; docs/engines.md.
     """
-    kept_generator, kept_controller = _kept_with(llama, candidate_generator)
     with LlamaSequence(llama) as target:
+        kept_generator, kept_controller = _kept_with(llama, candidate_generator)
         run = _Run(
             target,
             kept_generator,
