@@ -22,13 +22,7 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from outrider.engines.llama_cpp import DraftModel, generate
 
 ROOT = Path(__file__).resolve().parent.parent
-EDIT = "Rename the function `{old}` to `{new}` in this code. Answer with the whole code only.\n\n```python\n{code}```"
-EDITS = (
-    ("src/outrider/verification/maths.py", "stop_chance", "chance_to_stop", 40),
-    ("src/outrider/generators/_function.py", "FunctionGenerator", "FromFunction", 35),
-    ("src/outrider/generators/none.py", "Generator", "Nothing", 16),
-    ("src/outrider/errors.py", "OutriderError", "BaseError", 40),
-)
+BUILTIN = ROOT / "src/outrider/bench/builtin.jsonl"
 
 
 def model_file(kind: str) -> Path:
@@ -46,18 +40,19 @@ def model_file(kind: str) -> Path:
     return target
 
 
-def prompts_of(questions: Path | None, most: int) -> list[tuple[str, str]]:
+def prompts_of(questions: Path, most: int) -> list[tuple[str, str]]:
     """(category, prompt): some of every category of a file of questions, and the project's own code edits."""
-    path = questions or ROOT / "src/outrider/bench/builtin.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
     taken: dict[str, list[str]] = {}
-    for row in rows:
-        taken.setdefault(str(row["category"]), []).append(row["turns"][0])
-    found = [(name, text) for name, texts in taken.items() for text in texts[:most]]
-    for file, old, new, lines in EDITS:
-        code = "".join((ROOT / file).read_text().splitlines(keepends=True)[:lines])
-        found.append(("code edits", EDIT.format(old=old, new=new, code=code)))
-    return found
+    for path in {BUILTIN, questions}:
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            if path == questions or row["category"] == "code_edit":
+                taken.setdefault(str(row["category"]), []).append(row["turns"][0])
+    return [
+        (name, text)
+        for name, texts in taken.items()
+        for text in texts[: most * (1 + 3 * (name == "code_edit"))]
+    ]
 
 
 def plain(llama: Llama, ids: list[int], num_new: int) -> list[int]:
@@ -72,7 +67,7 @@ def plain(llama: Llama, ids: list[int], num_new: int) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--questions", type=Path, help="JSON lines with category and turns")
+    parser.add_argument("--questions", type=Path, default=BUILTIN, help="JSON lines with category and turns")
     parser.add_argument("--per-category", type=int, default=1)
     parser.add_argument("--weights", choices=("q4_1", "f16"), default="q4_1")
     parser.add_argument("--num-new", type=int, default=100)

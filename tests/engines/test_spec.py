@@ -69,6 +69,7 @@ def test_a_memory_joins_the_tree_and_outlives_the_sequence(tmp_path: Path) -> No
         ("suffix:3", "is no option"),
         ("suffix:depth=3", "cannot be made"),
         ("suffix:max_nodes=-1", "max_nodes must be >= 0"),
+        ("suffix:max_nodes=many", "an option's value does not fit"),
         (3, "must be a generator"),
     ],
 )

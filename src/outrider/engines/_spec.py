@@ -50,6 +50,10 @@ def generator_for(engine: str, spec: Any = None, **options: Any) -> CandidateGen
             f"candidate generator {name!r} needs the package {error.name}, which is not installed beside "
             f"{engine}; install it, or use {DEFAULT!r}"
         ) from error
+    except (TypeError, OSError) as error:
+        raise OptionError(
+            f"candidate generator {name!r} cannot be made, since an option's value does not fit: {error}"
+        ) from error
     for need in generator.needs:
         raise OptionError(
             f"candidate generator {name!r} needs {_NEEDS[type(need)]}, which {engine} does not show to it; "
