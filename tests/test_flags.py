@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 import outrider
 from outrider.control import Fixed
@@ -100,6 +102,47 @@ def test_flags_in_a_configuration_choose_too() -> None:
     assert output.sequences[0].tolist() == wanted()
     assert set(output.stats.origins) == {"target", "prompt_lookup"}
     assert config.prompt_lookup_num_tokens == 3
+
+
+@pytest.mark.parametrize("where", ["the call's", "the model's"])
+def test_a_flag_at_transformers_default_is_heeded(where: str) -> None:
+    model, config = build("llama"), GenerationConfig(do_sample=False, max_new_tokens=61)
+    holder = config if where == "the call's" else model.generation_config
+    holder.num_assistant_tokens = 20
+    holder.num_assistant_tokens_schedule = "constant"
+    assistant = sure()
+    assistant.generation_config.num_assistant_tokens = 3
+    output = outrider.generate(
+        model, prompt(), assistant_model=assistant, generation_config=config, return_dict_in_generate=True
+    )
+    assert len(output.stats.proposed_by_depth) == 20
+    assert (holder.num_assistant_tokens, assistant.generation_config.num_assistant_tokens) == (20, 3)
+
+
+def tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
+    vocabulary = {word: i for i, word in enumerate(words)}
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(vocabulary, unk_token=words[0])))
+
+
+@pytest.mark.parametrize("hook", [False, True])
+def test_tokenizers_that_differ_are_refused_and_equal_ones_are_not(hook: bool) -> None:
+    words = [f"w{i}" for i in range(99)]
+
+    def drafted(**flags: Any) -> Any:
+        if not hook:
+            return run(assistant_model=sure(), **flags)
+        decoding = outrider.AssistedDecoding(assistant_model=sure(), **flags)
+        return tiny("llama").generate(prompt(), custom_generate=decoding, **GREEDY)
+
+    output = drafted(tokenizer=tokenizer(words), assistant_tokenizer=tokenizer(words))
+    assert output.sequences[0].tolist() == wanted()
+    assert output.stats.num_accepted > 0
+    for other in (words[::-1], words[:50], [*words, "more"]):
+        with pytest.raises(OptionError, match="another tokenizer's model") as error:
+            drafted(tokenizer=tokenizer(words), assistant_tokenizer=tokenizer(other))
+        assert "\n" not in str(error.value)
+    with pytest.raises(OptionError, match="pass tokenizer="):
+        drafted(assistant_tokenizer=tokenizer(words))
 
 
 @pytest.mark.parametrize(

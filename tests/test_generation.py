@@ -25,7 +25,7 @@ from transformers import (
 )
 
 import outrider
-from outrider import AssistedDecoding, CandidateGenerator, Candidates
+from outrider import AssistedDecoding, CandidateGenerator, Candidates, HiddenStates
 from outrider.errors import GeneratorError, NonFiniteLogitsError, OptionError, UnsupportedModelError
 from tests.tiny import VOCAB, oracle, prompt, snapshot, tiny
 
@@ -340,6 +340,27 @@ def test_rows_of_a_batch_are_those_rows_alone(generator: str) -> None:
         text = plain(ids=alone, eos_token_id=eos)[0, alone.shape[1] :]
         assert row[12 : 12 + len(text)].tolist() == text.tolist()
         assert not row[12 + len(text) :].any()
+
+
+def test_a_need_that_is_not_supplied_is_refused() -> None:
+    class Hidden(CandidateGenerator):
+        needs = frozenset({HiddenStates((1,))})
+
+        def propose(self, context: Any, budget: int) -> Candidates:
+            return Candidates.empty()
+
+    class Inside:
+        requires_model_outputs = True
+
+        def get_candidates(self, input_ids: Tensor, model_outputs: Any = None) -> Any:
+            return input_ids, None
+
+    with pytest.raises(OptionError, match="Hidden needs the target's hidden states"):
+        ours(candidate_generator=Hidden)
+    with pytest.raises(OptionError, match="hidden states"):
+        ours(candidate_generator=outrider.get("composite")([Hidden()]))
+    with pytest.raises(OptionError, match="Inside reads the target's outputs"):
+        ours(candidate_generator=Inside())
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,16 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_file_is_converted_once(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = models.converted(source)
     assert (folder / "weights").read_text() == "w"
+    said: list[str] = []
     monkeypatch.setattr(models, "_convert", lambda *_: pytest.fail("converted twice"))
-    assert models.converted(source) == folder
+    assert models.converted(source, said.append) == folder
+    assert not said
+
+
+def test_a_conversion_is_told_of(source: Path) -> None:
+    said: list[str] = []
+    models.converted(source, said.append)
+    assert said == ["converting tiny.gguf to bfloat16 (once, about a minute)"]
 
 
 def test_a_half_written_folder_is_made_again(source: Path) -> None:
@@ -32,6 +40,19 @@ def test_a_half_written_folder_is_made_again(source: Path) -> None:
     (folder / "complete").unlink()
     (folder / "weights").unlink()
     assert (models.converted(source) / "weights").read_text() == "w"
+
+
+@pytest.mark.parametrize("damage", ["changed", "shortened", "gone", "another"])
+def test_damage_after_the_conversion_is_mended(source: Path, damage: str) -> None:
+    weights = models.converted(source) / "weights"
+    if damage == "gone":
+        weights.unlink()
+    elif damage == "another":
+        (weights.parent / "more").write_text("m")
+    else:
+        weights.write_text("v" if damage == "changed" else "")
+    assert (models.converted(source) / "weights").read_text() == "w"
+    assert [path.name for path in weights.parent.iterdir() if path.name == "more"] == []
 
 
 def test_a_failed_conversion_leaves_nothing(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

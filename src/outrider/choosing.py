@@ -17,6 +17,7 @@ from outrider.errors import OptionError
 from outrider.flags import Flags
 from outrider.generators._function import FunctionGenerator
 from outrider.generators.auto import Generator as Auto
+from outrider.types import HiddenStates
 
 _UNLIMITED = 2**31
 
@@ -89,6 +90,11 @@ def make_generator(spec: Any, **options: Any) -> CandidateGenerator:
     elif options:
         raise OptionError(f"options {', '.join(options)} need a generator's name or class, not {spec!r}")
     if isinstance(spec, CandidateGenerator) and type(spec).propose is not CandidateGenerator.propose:
+        if any(isinstance(need, HiddenStates) for need in spec.needs):
+            raise OptionError(
+                f"{type(spec).__name__} needs the target's hidden states, which the loop does not hand on; "
+                "take TopLogits or Scores instead"
+            )
         return spec
     if hasattr(spec, "get_candidates"):
         from outrider.generators._transformers import FromTransformers  # needs torch
@@ -134,11 +140,7 @@ def _from_flags(flags: Flags) -> CandidateGenerator:
             num_tokens=flags.prompt_lookup_num_tokens or 10,
             max_ngram_size=flags.max_matching_ngram_size or 2,
         )
-    if flags.assistant_tokenizer is not None:
-        raise OptionError(
-            "drafting with another tokenizer's model is not supported; use an assistant_model that shares "
-            "the target's tokenizer, or candidate_generator='auto'"
-        )
+    _check_tokenizers(flags.tokenizer, flags.assistant_tokenizer)
     settings = getattr(flags.assistant_model, "generation_config", None)
     threshold = flags.assistant_confidence_threshold
     if threshold is None:
@@ -150,6 +152,19 @@ def _from_flags(flags: Flags) -> CandidateGenerator:
         confidence_threshold=0.4 if threshold is None else threshold,
         num_tokens=_UNLIMITED,
     )
+
+
+def _check_tokenizers(target: Any, draft: Any) -> None:
+    """**Raises:** `OptionError` where the draft model's ids would mean other tokens to the target."""
+    if draft is None or draft is target:
+        return
+    if target is None:
+        raise OptionError("assistant_tokenizer is compared with the target's; pass tokenizer=... too")
+    if draft.get_vocab() != target.get_vocab():
+        raise OptionError(
+            "drafting with another tokenizer's model is not supported; use an assistant_model that shares "
+            "the target's tokenizer, or candidate_generator='auto'"
+        )
 
 
 def _controller(flags: Flags, explicit: bool) -> Controller:

@@ -24,6 +24,7 @@ class Flags:
     assistant_confidence_threshold: float | None = None
     assistant_early_exit: int | None = None
     assistant_tokenizer: Any = None
+    tokenizer: Any = None
 
     @classmethod
     def take(cls, arguments: dict[str, Any]) -> Flags:
@@ -43,8 +44,8 @@ class Flags:
         return Flags(**found)
 
     def given(self) -> list[str]:
-        """Names of the flags that are set."""
-        return [f.name for f in fields(self) if getattr(self, f.name) is not None]
+        """Names of the flags that are set; a tokenizer alone asks for nothing."""
+        return [f.name for f in fields(self) if f.name != "tokenizer" and getattr(self, f.name) is not None]
 
     def sources(self) -> list[str]:
         """Names of the flags that are set and each choose a generator of their own."""

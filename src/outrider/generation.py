@@ -73,8 +73,7 @@ def generate(
             f"{type(model).__name__} has no generate(), so there is nothing to speed up; pass a generative model"
         )
     flags = Flags.take(generate_kwargs)
-    tokenizer = generate_kwargs.pop("tokenizer", None)
-    _add_stop_strings(generate_kwargs, model, tokenizer)
+    _add_stop_strings(generate_kwargs, model, flags.tokenizer)
     decoding = AssistedDecoding(
         candidate_generator,
         seed=seed,
@@ -83,6 +82,7 @@ def generate(
         controller=controller,
         listeners=listeners,
         flags=flags,
+        generation_config=generate_kwargs.get("generation_config"),
     )
     if input_ids is not None:
         generate_kwargs["input_ids"] = input_ids
@@ -100,6 +100,9 @@ class AssistedDecoding:
     here, or call `outrider.generate`, which takes them all.
 
     **Arguments:** as `outrider.generate`; `assistant_model` and transformers' other flags may be given here.
+
+    - `generation_config`: The call's, where its flags are to count even at transformers' own defaults:
+        what a hook is handed no longer tells them from flags that nobody set.
     """
 
     def __init__(
@@ -112,11 +115,13 @@ class AssistedDecoding:
         controller: Controller | None = None,
         listeners: Sequence[Listener] = (),
         flags: Flags | None = None,
+        generation_config: GenerationConfig | None = None,
         **flag_values: Any,
     ) -> None:
         self._flags = flags or Flags.take(flag_values)
         if flag_values:
             raise OptionError(f"AssistedDecoding takes no {', '.join(flag_values)}; see its documentation")
+        self._given_config = generation_config
         self._flags.check_beside(candidate_generator, controller)
         self._spec = candidate_generator
         self._seed = seed
@@ -175,7 +180,8 @@ class AssistedDecoding:
         inputs: dict[str, Any],
     ) -> Any:
         _check_mode(config, ids)
-        self._choose(self._flags.filled_from(config, _DEFAULTS))
+        flags = self._flags.filled_from(self._given_config).filled_from(model.generation_config)
+        self._choose(flags.filled_from(config, _DEFAULTS))
         verifier = get_verifier(self._verification, do_sample=bool(config.do_sample), seed=self._seed)
         target_inputs = {name: value for name, value in inputs.items() if name != "inputs_tensor"}
         if ids.shape[0] > 1:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import shutil
 import tempfile
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from outrider.errors import OptionError, UnsupportedModelError
+from outrider.hub import is_local
 from outrider.target.probe import cache_folder
 
 SMALL_MODEL = "smollm2"
@@ -33,8 +37,11 @@ def load(
     dtype: torch.dtype | None = None,
     device: str | None = None,
     trust_remote_code: bool = False,
+    say: Callable[[str], None] = lambda doing: None,
 ) -> tuple[Any, Any]:
     """The model in evaluation mode, and its tokenizer.
+
+    How many threads torch uses is the process's affair and left alone; see `cores.use_physical_cores`.
 
     **Arguments:**
 
@@ -42,57 +49,69 @@ def load(
         `from_pretrained` knows, or a `.gguf` file.
     - `dtype`: None: the small model in the dtype that is fast here, any other as it was saved.
     - `trust_remote_code`: Run code that comes with the model's files.
+    - `say`: Told what is being waited for.
 
     **Raises:** `UnsupportedModelError` where there is no such model, or it is none that generates.
     """
     if name == SMALL_MODEL:
         dtype = dtype or fast_dtype()
-    folder, _ = files_of(name)
-    tokenizer = load_tokenizer(name, trust_remote_code)
+    how = {**_place(name, say), "trust_remote_code": trust_remote_code}
+    tokenizer = _load_tokenizer(name, how)
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype or "auto", trust_remote_code=trust_remote_code
-        )
-    except (OSError, ValueError) as error:
+        model: Any = AutoModelForCausalLM.from_pretrained(dtype=dtype or "auto", **how)
+    except Exception as error:
         raise _cannot_load("model", name, error) from error
     return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval(), tokenizer
 
 
-def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
+def load_tokenizer(
+    name: str, trust_remote_code: bool = False, say: Callable[[str], None] = lambda doing: None
+) -> Any:
     """The tokenizer of what `load` takes. **Raises:** `UnsupportedModelError` where there is none."""
+    return _load_tokenizer(name, {**_place(name, say), "trust_remote_code": trust_remote_code})
+
+
+def _load_tokenizer(name: str, how: dict[str, Any]) -> Any:
     try:
-        return AutoTokenizer.from_pretrained(files_of(name)[0], trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
+        return AutoTokenizer.from_pretrained(**how)
+    except Exception as error:
         raise _cannot_load("tokenizer", name, error) from error
 
 
 def _cannot_load(what: str, name: str, error: Exception) -> UnsupportedModelError:
-    reason = " ".join(str(error).split())[:300]
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
     return UnsupportedModelError(
         f"the {what} {name!r} cannot be loaded; give a folder, a known name or 'smollm2' ({reason})"
     )
 
 
-def files_of(name: str) -> tuple[str | Path, Path | None]:
+def files_of(name: str, say: Callable[[str], None] = lambda doing: None) -> tuple[str | Path, Path | None]:
     """What `from_pretrained` is given for a name that `load` takes, and its .gguf file where it has one.
 
     **Raises:** `UnsupportedModelError` for a .gguf file that is not there.
     """
     if name == SMALL_MODEL:
-        return small_model_folder(), _small_model_file()
+        return small_model_folder(say), _small_model_file()
     if not name.endswith(".gguf"):
         return name, None
     if not Path(name).is_file():
         raise UnsupportedModelError(f"there is no file {name!r}; give the path of a GGUF file")
-    return converted(Path(name)), Path(name)
+    return converted(Path(name), say), Path(name)
 
 
-def small_model_folder() -> Path:
+def _place(name: str, say: Callable[[str], None]) -> dict[str, Any]:
+    """What `from_pretrained` is told for a name: where, and whether to look at this machine's files only."""
+    folder, _ = files_of(name, say)
+    say(f"loading {name}")
+    return {"pretrained_model_name_or_path": folder, "local_files_only": is_local(str(folder))}
+
+
+def small_model_folder(say: Callable[[str], None] = lambda doing: None) -> Path:
     """The converted weights of SmolLM2-135M-Instruct, made on first use.
 
     **Raises:** `OptionError` where the package that carries the model is not installed.
     """
-    return converted(_small_model_file())
+    return converted(_small_model_file(), say)
 
 
 def _small_model_file() -> Path:
@@ -105,10 +124,10 @@ def _small_model_file() -> Path:
     return source
 
 
-def converted(source: Path) -> Path:
+def converted(source: Path, say: Callable[[str], None] = lambda doing: None) -> Path:
     """A GGUF file's weights in bfloat16 in the cache folder; converted when they are not there whole."""
     folder = cache_folder() / "models" / f"{source.stem}-{source.stat().st_size}"
-    if (folder / _COMPLETE).exists():
+    if _is_whole(folder):
         return folder
     missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
@@ -117,9 +136,10 @@ def converted(source: Path) -> Path:
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    say(f"converting {source.name} to bfloat16 (once, about a minute)")
     try:
         _convert(source, scratch)
-        (scratch / _COMPLETE).touch()
+        (scratch / _COMPLETE).write_text(json.dumps(_checksums(scratch)))
         shutil.rmtree(folder, ignore_errors=True)
         # Another process may have finished first; its folder is as good.
         with contextlib.suppress(OSError):
@@ -132,6 +152,27 @@ def converted(source: Path) -> Path:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether every file is as it was written; a byte that changed since is found, and a file that went."""
+    try:
+        return bool(json.loads((folder / _COMPLETE).read_text()) == _checksums(folder))
+    except (OSError, ValueError):
+        return False
+
+
+def _checksums(folder: Path) -> dict[str, int]:
+    """The CRC-32 of each file but the mark, by name."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        if path.name != _COMPLETE:
+            checksum = 0
+            with path.open("rb") as file:
+                while block := file.read(2**20):
+                    checksum = zlib.crc32(block, checksum)
+            found[path.name] = checksum
+    return found
 
 
 def _convert(source: Path, folder: Path) -> None:

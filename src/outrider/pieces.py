@@ -26,3 +26,8 @@ class Pieces:
         if piece.endswith("\n"):
             self._tokens, self._shown = [], ""
         return piece
+
+    def rest(self) -> str:
+        """What still waited for a token that did not come."""
+        text: str = self._tokenizer.decode(self._tokens, skip_special_tokens=True)
+        return text[len(self._shown) :]

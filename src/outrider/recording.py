@@ -20,14 +20,21 @@ _SELF_ATTENTIONS = ("attentions", "decoder_attentions")
 
 @final
 class Streaming:
-    """Puts every committed token to a transformers streamer, one at a time, as plain decoding does."""
+    """Puts every committed token to a transformers streamer, one at a time, as plain decoding does.
+
+    A streamer with a method `put_token(token, is_free)` is also told which were accepted candidates.
+    """
 
     def __init__(self, streamer: Any) -> None:
         self._streamer = streamer
+        self._put_token = getattr(streamer, "put_token", None)
 
     def committed(self, lane: Lane, verification: Verification, target: Target) -> None:
-        for token in verification.committed:
-            self._streamer.put(torch.tensor([token]))
+        for i, token in enumerate(verification.committed.tolist()):
+            if self._put_token is not None:
+                self._put_token(token, i < verification.num_accepted)
+            else:
+                self._streamer.put(torch.tensor([token]))
 
 
 @final

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import io
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from outrider.bench.records import write_line
 from outrider.cli import app
+from outrider.cli.streaming import ConsoleStreamer
+from outrider.pieces import Pieces
+from tests.cli.conftest import WORDS
 from tests.report.results import results
 
 
@@ -50,6 +56,34 @@ def test_compare_shows_three_ways_and_that_texts_agree(folder: str) -> None:
     ):
         assert expected in output
     assert output.count("yes") == 3
+    titles = next(line for line in output.split("\n") if "transformers" in line)
+    assert "nothing" in titles or titles.count("╭") == 3
+
+
+def test_compare_heeds_temperature_and_seed(folder: str) -> None:
+    def shown(seed: str) -> list[str]:
+        status, output = run(
+            "generate", "--model", folder, "--compare", "--prompt", "a b a b", "--max-new-tokens", "12",
+            "--temperature", "1.5", "--seed", seed,
+        )  # fmt: skip
+        assert status == 0
+        assert "another draw" in output and output.count("yes") == 2
+        return [line for line in output.split("\n") if line.startswith("│")]
+
+    assert shown("1") == shown("1") != shown("2")
+
+
+def test_texts_that_part_say_where_and_how_near(folder: str) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from outrider.cli.compare import _sameness
+
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    ids = torch.tensor([[2, 3]])
+    logits = model(torch.tensor([[2, 3, 7]])).logits[0, -1].topk(2).values
+    said = _sameness(model, ids, [7, 8, 9], [7, 5, 9])
+    assert said == f"to token 1, where the two best logits are {float(logits[0] - logits[1]):.3g} apart"
+    assert _sameness(model, ids, [7], [7]) == "yes"
 
 
 def test_a_generator_from_a_file(folder: str, tmp_path: Path) -> None:
@@ -78,6 +112,7 @@ def test_a_generator_from_a_file(folder: str, tmp_path: Path) -> None:
         (("--file", "missing.txt"), "there is no file"),
         (("--prompt", "a", "--dtype", "int3"), "--dtype must be one of"),
         (("--prompt", "a", "--temperature", "-1"), "must not be negative"),
+        (("--prompt", "a", "--picture", "a.svg"), "--compare"),
     ],
 )
 def test_wrong_input_is_one_sentence(folder: str, arguments: tuple[str, ...], said: str) -> None:
@@ -87,22 +122,102 @@ def test_wrong_input_is_one_sentence(folder: str, arguments: tuple[str, ...], sa
     assert "Traceback" not in output
 
 
-def test_a_missing_model_ends_without_a_traceback(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "outrider.cli",
-        "generate",
-        "--model",
-        str(tmp_path / "none"),
-        "--prompt",
-        "a",
-    ]
-    result = subprocess.run(
-        command, capture_output=True, text=True, env={"HF_HUB_OFFLINE": "1", "PATH": ""}, timeout=120
-    )
-    assert result.returncode == 2
-    assert "cannot be loaded" in result.stderr and "Traceback" not in result.stderr
+@pytest.mark.parametrize("offline", [True, False])
+@pytest.mark.parametrize("name", ["./none", "nobody/no-such-model", "no such name"])
+@pytest.mark.parametrize("which", ["model", "draft model"])
+def test_a_missing_model_is_told_at_once(
+    folder: str, monkeypatch: pytest.MonkeyPatch, name: str, which: str, offline: bool
+) -> None:
+    from huggingface_hub import HfApi, constants
+
+    asked: list[str] = []
+
+    def unreachable(self: Any, name: str, **_: Any) -> None:
+        asked.append(name)
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(HfApi, "model_info", unreachable)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    arguments = ("--model", name) if which == "model" else ("--generator", f"draft_model:model={name}")
+    status, output = run("generate", "--model", folder, "--prompt", "a", *arguments)
+    assert status == 2 and "Traceback" not in output
+    assert "there is no folder" in output or "neither a folder nor" in output
+    assert len(asked) == int(name == "nobody/no-such-model" and not offline)
+
+
+def test_a_model_that_is_none_is_one_sentence(folder: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for name in (tmp_path, Path(folder) / "config.json"):
+        status, output = run("generate", "--model", str(name), "--prompt", "a")
+        assert status == 2 and "Traceback" not in output and output.startswith("outrider: ")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a fault"), OSError("no disk"), MemoryError(), KeyError("x")])
+def test_what_nobody_foresaw_shows_a_traceback_only_when_asked(
+    folder: str, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("outrider.generate", fails)
+    status, output = run("generate", "--model", folder, "--prompt", "a b")
+    assert status == 1
+    assert output.strip().startswith("outrider: ") and output.strip().count("\n") == 0
+    monkeypatch.setenv("OUTRIDER_DEBUG", "1")
+    result = CliRunner().invoke(app, ["generate", "--model", folder, "--prompt", "a b"])
+    assert result.exception is error
+
+
+def test_ctrl_c_keeps_what_was_printed(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = ConsoleStreamer.put_token
+    shown: list[int] = []
+
+    def interrupted(self: ConsoleStreamer, token: int, is_free: bool) -> None:
+        if len(shown) == 3:
+            raise KeyboardInterrupt
+        shown.append(token)
+        put(self, token, is_free)
+
+    monkeypatch.setattr(ConsoleStreamer, "put_token", interrupted)
+    status, output = run("generate", "--model", folder, "--prompt", "a b")
+    assert status == 130 and "interrupted" in output
+    assert output.split("\n")[0].split() == [WORDS[token] for token in shown]
+
+
+def test_tokens_that_came_free_are_coloured_on_a_terminal_only(folder: str) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    import outrider
+
+    model, tokenizer = (cls.from_pretrained(folder) for cls in (AutoModelForCausalLM, AutoTokenizer))
+    ids = tokenizer("a b c a b c", return_tensors="pt").input_ids
+    text = model.generate(ids, do_sample=False, max_new_tokens=12)[0].tolist()
+    shown = {}
+    for terminal in (True, False):
+        out = io.StringIO()
+        console = Console(file=out, force_terminal=terminal, highlight=False, color_system="standard")
+        with ConsoleStreamer(tokenizer, console, Console(file=io.StringIO())) as streamer:
+            output = outrider.generate(
+                model, ids, streamer=streamer, return_dict_in_generate=True, do_sample=False,
+                max_new_tokens=12, candidate_generator=lambda known: text[len(known) : len(known) + 2],
+            )  # fmt: skip
+        shown[terminal] = out.getvalue()
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown[True])
+    assert plain == shown[False]
+    assert plain.split() == tokenizer.decode(text[6:], skip_special_tokens=True).split()
+    assert shown[True].count("\x1b[1;32m") == output.stats.num_accepted > 4
+
+
+def test_characters_that_span_tokens_are_shown_whole_and_once() -> None:
+    class Bytes:
+        def decode(self, tokens: list[int], skip_special_tokens: bool) -> str:
+            return bytes(tokens).decode("utf-8", errors="replace")
+
+    pieces = Pieces(Bytes())
+    text = "é\nß€ a"
+    shown = [pieces.add(token) for token in text.encode()]
+    assert "".join(shown) == text and pieces.rest() == ""
+    assert pieces.add(0xE2) == "" and pieces.rest() == "\ufffd"
 
 
 def test_a_trace_is_shown_kept_and_shown_again(folder: str, tmp_path: Path) -> None:
@@ -158,7 +273,7 @@ def test_generators_lists_every_name() -> None:
     assert all(name in output for name in available())
 
 
-def test_chat_answers_until_the_input_ends(folder: str) -> None:
+def test_chat_needs_a_chat_template(folder: str) -> None:
     status, output = run("chat", "--model", folder, given="a b\n")
     assert status == 2 and "has no chat template" in output
 
@@ -206,3 +321,29 @@ def test_memory_says_no_in_one_sentence(folder: str, tmp_path: Path) -> None:
     ):  # fmt: skip
         status, output = run(*arguments)
         assert status == 2 and said in output and "Traceback" not in output, (arguments, output)
+
+
+def test_chat_answers_until_the_input_ends(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoTokenizer
+
+    import outrider
+
+    template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = template
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: tokenizer)
+    prompts: list[int] = []
+    generate = outrider.generate
+
+    def noted(model: Any, ids: Any, **options: Any) -> Any:
+        prompts.append(ids.shape[1])
+        if len(prompts) == 2:
+            raise KeyboardInterrupt
+        return generate(model, ids, **options)
+
+    monkeypatch.setattr(outrider, "generate", noted)
+    status, output = run("chat", "--model", folder, "--max-new-tokens", "4", given="a b\nc\nd\n")
+    assert status == 0
+    assert "(stopped)" in output and output.count("tokens/s") == 2
+    # What was said in the stopped turn is forgotten; the first turn is not.
+    assert prompts == [2, 7, 7]

@@ -8,11 +8,11 @@ import typer
 
 from outrider.cli.common import (
     console,
+    drafting,
     encode_chat,
     flush,
     load_model,
     one_sentence,
-    parse_generator,
     progress_console,
     sampling_options,
 )
@@ -32,31 +32,23 @@ def chat(
 ) -> None:
     """Talk with a model. An empty line, or Ctrl-D, ends it; Ctrl-C stops an answer."""
     with one_sentence():
-        spec, generator_options = parse_generator(generator)
-        from outrider.choosing import choose, generator_maker
-        from outrider.flags import Flags
-
-        make = generator_maker(spec, generator_options)
+        make = drafting(generator)
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, **sampling_options(temperature)}
         target, tokenizer = load_model(model, dtype, trust_remote_code)
-        drafter, controller = choose(make(tokenizer), Flags(), None)
         if not tokenizer.chat_template:
             raise OptionError(
                 f"{model} has no chat template; use 'outrider generate --raw' to continue plain text"
             )
+        drafter = make(tokenizer)
         try:
-            _converse(
-                target,
-                tokenizer,
-                {"candidate_generator": drafter, "controller": controller, "seed": seed, **options},
-            )
+            _converse(target, tokenizer, {**drafter, "seed": seed, **options})
         finally:
-            flush(drafter)
+            flush(drafter["candidate_generator"])
 
 
 def _converse(target: Any, tokenizer: Any, options: dict[str, Any]) -> None:
     import outrider
-    from outrider.cli.streaming import ConsoleStreamer
+    from outrider.cli.streaming import ConsoleStreamer, summary
 
     messages: list[dict[str, str]] = []
     while True:
@@ -69,18 +61,15 @@ def _converse(target: Any, tokenizer: Any, options: dict[str, Any]) -> None:
             return
         messages.append({"role": "user", "content": said})
         ids = encode_chat(tokenizer, messages)
-        streamer = ConsoleStreamer(tokenizer, console)
         try:
-            output = outrider.generate(
-                target, ids, streamer=streamer, return_dict_in_generate=True, **options
-            )
+            with ConsoleStreamer(tokenizer, console, progress_console) as streamer:
+                output = outrider.generate(
+                    target, ids, streamer=streamer, return_dict_in_generate=True, **options
+                )
         except KeyboardInterrupt:
             console.print("\n(stopped)", style="dim")
             messages.pop()
             continue
         answer = tokenizer.decode(output.sequences[0, ids.shape[1] :], skip_special_tokens=True)
         messages.append({"role": "assistant", "content": answer})
-        stats = output.stats
-        progress_console.print(
-            f"{stats.num_committed / max(stats.total_s, 1e-9):.1f} tokens/s, MAT {stats.mat:.2f}", style="dim"
-        )
+        progress_console.print(summary(output.stats), style="dim")

@@ -20,21 +20,38 @@ progress_console = Console(stderr=True, highlight=False)
 # The colours tokens have by where they came from.
 FREE_STYLE = "bold green"
 
+# Set to anything, an error that nobody foresaw shows where it came from.
+_DEBUG = "OUTRIDER_DEBUG"
+
 _DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Turn Outrider's errors, and Ctrl-C, into one line on standard error and an exit status."""
+    """Turn errors, and Ctrl-C, into one line on standard error and an exit status.
+
+    2 is an input that cannot work, 1 anything else, 130 an interruption.
+    """
     try:
         yield
-    except OutriderError as error:
-        _fail(str(error), 2)
-    except (OSError, MemoryError) as error:
-        _fail(" ".join(str(error).split()) or type(error).__name__, 1)
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise
     except KeyboardInterrupt:
         console.print()
         _fail("interrupted", 130)
+    except BrokenPipeError:
+        # Whoever read the output has enough of it; there is nowhere left to print to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
+    except OutriderError as error:
+        _fail(str(error), 2)
+    except Exception as error:
+        if os.environ.get(_DEBUG):
+            raise
+        said = " ".join(str(error).split())[:300]
+        if not isinstance(error, OSError | MemoryError):
+            said = f"{type(error).__name__}{': ' * bool(said)}{said} (set {_DEBUG}=1 to see where)"
+        _fail(said or type(error).__name__, 1)
 
 
 def _fail(message: str, status: int) -> None:
@@ -43,38 +60,40 @@ def _fail(message: str, status: int) -> None:
 
 
 def load_model(name: str, dtype: str, trust_remote_code: bool) -> tuple[Any, Any]:
-    """The model and its tokenizer, with a spinner while it loads."""
+    """The model and its tokenizer, with a spinner that says what is waited for."""
     if dtype not in _DTYPES:
         raise OptionError(f"--dtype must be one of {', '.join(_DTYPES)}, not {dtype!r}")
-    with _loading(name):
+    with _loading(name) as say:
         import torch
 
+        from outrider.cores import use_physical_cores
         from outrider.models import load
 
-        return load(
-            name, None if dtype == "auto" else getattr(torch, dtype), trust_remote_code=trust_remote_code
-        )
+        use_physical_cores()
+        wanted = None if dtype == "auto" else getattr(torch, dtype)
+        return load(name, wanted, trust_remote_code=trust_remote_code, say=say)
 
 
 def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
     """The tokenizer alone, with the same spinner."""
-    with _loading(name):
+    with _loading(name) as say:
         from outrider.models import load_tokenizer as load
 
-        return load(name, trust_remote_code)
+        return load(name, trust_remote_code, say)
 
 
 @contextmanager
-def _loading(name: str) -> Iterator[None]:
+def _loading(name: str) -> Iterator[Callable[[str], None]]:
+    """A spinner, and what changes its words."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    with progress_console.status(f"loading {name} (the first time it is converted, about a minute)"):
+    with progress_console.status(f"loading {name}") as status:
         from huggingface_hub.utils import logging as hub_logging
         from transformers.utils import logging
 
         for library in (logging, hub_logging):
             library.set_verbosity_error()
         logging.disable_progress_bar()
-        yield
+        yield status.update
 
 
 def parse_generator(text: str) -> tuple[Any, dict[str, Any]]:
@@ -82,6 +101,22 @@ def parse_generator(text: str) -> tuple[Any, dict[str, Any]]:
     from outrider.choosing import parse_spec
 
     return parse_spec(text)
+
+
+def drafting(text: str) -> Callable[[Any], dict[str, Any]]:
+    """From `--generator` to what makes, once the target's tokenizer is known, a fresh generator and its controller."""
+    from outrider.choosing import choose, generator_maker
+    from outrider.flags import Flags
+
+    spec, options = parse_generator(text)
+    ready = [generator_maker(spec, options)]
+
+    def make(tokenizer: Any) -> dict[str, Any]:
+        maker = ready.pop() if ready else generator_maker(spec, options)
+        generator, controller = choose(maker(tokenizer), Flags(), None)
+        return {"candidate_generator": generator, "controller": controller}
+
+    return make
 
 
 def flush(generator: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -16,7 +18,8 @@ from rich.text import Text
 from outrider.cli.common import FREE_STYLE, progress_console
 from outrider.cli.streaming import coloured
 
-_ENOUGH_S = 30.0
+_ENOUGH_S = 20.0
+_WARM_UP = 4
 
 
 @dataclass
@@ -35,36 +38,45 @@ class Contestant:
         return len(self.tokens) / median(self.seconds)
 
 
-def compare(model: Any, ids: Any, generator: Any, label: str, **options: Any) -> list[Contestant]:
+def compare(
+    model: Any, ids: Any, make: Callable[[], dict[str, Any]], label: str, seed: int | None, **options: Any
+) -> list[Contestant]:
     """transformers' own decoding, Outrider drafting nothing, and Outrider drafting, interleaved.
 
-    Each runs once, and up to three times while that keeps within half a minute.
+    Each runs once, and up to three times while that keeps within a third of a minute. Every run drafts
+    with a generator of its own from `make`, so that none has seen the text before.
     """
+    import torch
+
     import outrider
 
-    def ours(spec: Any) -> Any:
-        return lambda: outrider.generate(
-            model, ids, candidate_generator=spec, return_dict_in_generate=True, **options
-        )
+    seed = random.randrange(2**31) if seed is None else seed
 
-    runs = {
-        "transformers": lambda: model.generate(ids, return_dict_in_generate=True, **options),
-        "outrider, drafting nothing": ours("none"),
-        f"outrider, {label}": ours(generator),
+    def theirs(drafter: dict[str, Any], **options: Any) -> Any:
+        torch.manual_seed(seed)
+        return model.generate(ids, return_dict_in_generate=True, **options)
+
+    def ours(drafter: dict[str, Any], **options: Any) -> Any:
+        return outrider.generate(model, ids, seed=seed, return_dict_in_generate=True, **drafter, **options)
+
+    ways: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = {
+        "transformers": (theirs, dict),
+        "outrider, drafting nothing": (ours, lambda: {"candidate_generator": "none"}),
+        f"outrider, {label}": (ours, make),
     }
     found: dict[str, Contestant] = {}
-    warm = {**options, "max_new_tokens": min(4, options.get("max_new_tokens", 4))}
     with progress_console.status("warming up") as status:
-        model.generate(ids, **warm)
-        outrider.generate(model, ids, candidate_generator=generator, **warm)
+        for run, drafter_for in ways.values():
+            run(drafter_for(), **{**options, "max_new_tokens": min(_WARM_UP, options["max_new_tokens"])})
         first = time.perf_counter()
         turns = 0
         while not turns or (turns < 3 and (time.perf_counter() - first) * (turns + 1) / turns < _ENOUGH_S):
             turns += 1
-            for name, run in runs.items():
+            for name, (run, drafter_for) in ways.items():
                 status.update(f"{name} (turn {turns})")
+                drafter = drafter_for()
                 began = time.perf_counter()
-                output = run()
+                output = run(drafter, **options)
                 seconds = time.perf_counter() - began
                 tokens = output.sequences[0, ids.shape[1] :].tolist()
                 stats = getattr(output, "stats", None)
@@ -77,26 +89,38 @@ def compare(model: Any, ids: Any, generator: Any, label: str, **options: Any) ->
     return list(found.values())
 
 
-def show(console: Console, model: Any, tokenizer: Any, ids: Any, contestants: list[Contestant]) -> None:
+def show(
+    console: Console,
+    model: Any,
+    tokenizer: Any,
+    ids: Any,
+    contestants: list[Contestant],
+    sampled: bool = False,
+) -> None:
     """The texts side by side, and the table under them."""
-    plain, _, drafted = contestants
-    width = max(40, console.width // 2 - 2)
+    theirs, plain, drafted = contestants
+    width = max(26, console.width // 3)
     panels = [
         Panel(coloured(tokenizer, way.tokens, way.origins), title=way.name, width=width)
-        for way in (plain, drafted)
+        for way in contestants
     ]
     table = Table("", "tokens/s", "speedup", "MAT", "same text", box=None, pad_edge=False)
     for way in contestants:
+        # Sampled, transformers draws another text; ours are one text with one seed.
+        reference = plain if sampled else theirs
         table.add_row(
             way.name,
             f"{way.rate:.1f}",
-            f"{way.rate / plain.rate:.2f}x",
+            f"{way.rate / theirs.rate:.2f}x",
             f"{way.mat:.2f}",
-            _sameness(model, ids, plain.tokens, way.tokens),
+            "another draw"
+            if sampled and way is theirs
+            else _sameness(model, ids, reference.tokens, way.tokens),
         )
     free = sum(origin != "target" for origin in drafted.origins)
     legend = Text(f"{free} of {len(drafted.tokens)} tokens came free", style=FREE_STYLE)
-    console.print(Group(Columns(panels), legend, Text(), table))
+    turns = Text(f"; the median of {len(drafted.seconds)} runs of each, in turn", style="dim")
+    console.print(Group(Columns(panels, padding=0), legend + turns, Text(), table))
 
 
 def _sameness(model: Any, ids: Any, plain: list[int], other: list[int]) -> str:

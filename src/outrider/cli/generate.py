@@ -9,15 +9,16 @@ import typer
 
 from outrider.cli.common import (
     console,
+    drafting,
     encode,
     flush,
     load_model,
     one_sentence,
-    parse_generator,
     progress_console,
     read_prompt,
     sampling_options,
 )
+from outrider.errors import OptionError
 
 # Repeats what it is given, as edits of code do: there drafting pays.
 DEMO_PROMPT = '''Rename the parameter `w` to `width` and `h` to `height` in this code. Answer with the code only.
@@ -63,49 +64,33 @@ def generate(
     """Generate text from a prompt, and say what it took."""
     with one_sentence():
         text = read_prompt(prompt, file, DEMO_PROMPT if compare else None)
-        spec, generator_options = parse_generator(generator)
-        from outrider.choosing import generator_maker
-
-        make = generator_maker(spec, generator_options)
-        target, tokenizer = load_model(model, dtype, trust_remote_code)
-        drafter = make(tokenizer)
-        ids = encode(tokenizer, text, raw)
+        if picture is not None and not compare:
+            raise OptionError("--picture saves what --compare shows; pass both")
+        make = drafting(generator)
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, **sampling_options(temperature)}
-        if compare:
-            from outrider.cli.compare import compare as run
-            from outrider.cli.compare import show
-
-            options["do_sample"] = False
-            options.pop("temperature", None)
-            console.record = picture is not None
-            show(console, target, tokenizer, ids, run(target, ids, drafter, generator, **options))
-            if picture is not None:
-                console.save_svg(str(picture), title="outrider generate --compare")
+        target, tokenizer = load_model(model, dtype, trust_remote_code)
+        ids = encode(tokenizer, text, raw)
+        if not compare:
+            drafter = make(tokenizer)
+            try:
+                _stream(target, tokenizer, ids, {**drafter, "seed": seed, **options})
+            finally:
+                flush(drafter["candidate_generator"])
             return
-        try:
-            _stream(target, tokenizer, ids, drafter, seed, options)
-        finally:
-            flush(drafter)
+        from outrider.cli.compare import compare as run
+        from outrider.cli.compare import show
+
+        console.record = picture is not None
+        contestants = run(target, ids, lambda: make(tokenizer), generator, seed, **options)
+        show(console, target, tokenizer, ids, contestants, sampled=bool(temperature))
+        if picture is not None:
+            console.save_svg(str(picture), title="outrider generate --compare")
 
 
-def _stream(
-    target: Any, tokenizer: Any, ids: Any, drafter: Any, seed: int | None, options: dict[str, Any]
-) -> None:
+def _stream(target: Any, tokenizer: Any, ids: Any, options: dict[str, Any]) -> None:
     import outrider
-    from outrider.cli.streaming import ConsoleStreamer
+    from outrider.cli.streaming import ConsoleStreamer, summary
 
-    output = outrider.generate(
-        target,
-        ids,
-        candidate_generator=drafter,
-        seed=seed,
-        streamer=ConsoleStreamer(tokenizer, console),
-        return_dict_in_generate=True,
-        **options,
-    )
-    stats = output.stats
-    progress_console.print(
-        f"{stats.num_committed} tokens, {stats.num_committed / max(stats.total_s, 1e-9):.1f} tokens/s, "
-        f"MAT {stats.mat:.2f}",
-        style="dim",
-    )
+    with ConsoleStreamer(tokenizer, console, progress_console) as streamer:
+        output = outrider.generate(target, ids, streamer=streamer, return_dict_in_generate=True, **options)
+    progress_console.print(summary(output.stats), style="dim")

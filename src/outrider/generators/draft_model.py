@@ -16,6 +16,7 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 
 from outrider.contract import CandidateGenerator
 from outrider.errors import OptionError
+from outrider.hub import is_local
 from outrider.types import Candidates, Context, Ids, TargetInputs
 
 
@@ -50,9 +51,10 @@ class Generator(CandidateGenerator):
         if isinstance(model, str):
             from transformers import AutoModelForCausalLM
 
+            local = is_local(model)
             try:
-                model = AutoModelForCausalLM.from_pretrained(model)
-            except (OSError, ValueError) as error:
+                model = AutoModelForCausalLM.from_pretrained(model, local_files_only=local)
+            except (OSError, ValueError, RuntimeError) as error:
                 reason = " ".join(str(error).split())[:200]
                 raise OptionError(
                     f"the draft model {model!r} cannot be loaded; give a folder or a name ({reason})"

@@ -183,10 +183,10 @@ class Target:
 
     def _refuse_what_cannot_roll_back(self) -> None:
         cache = self.cache
-        if cache is None or not self._kwargs.get("use_cache", True):
+        if cache is None:
             raise UnsupportedModelError(
                 f"{type(self.model).__name__} runs without a cache here, and candidates are verified on one; "
-                "drop use_cache=False, or pass candidate_generator='none'"
+                "pass candidate_generator='none'"
             )
         if self._is_recurrent:
             if (reason := _reason_against(self.model)) is not None:
