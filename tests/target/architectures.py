@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 VOCAB = 99
 WINDOW = 16
@@ -132,7 +138,7 @@ WINDOWED: dict[str, dict[str, Any]] = {
 }
 
 ALIBI: dict[str, dict[str, Any]] = {
-    "bloom": {"n_layer": 2, "n_head": 4},
+    "bloom": {"n_layer": 2, "n_head": 4, "tie_word_embeddings": False},
     "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 512, "use_cache": True},
 }
 
@@ -170,9 +176,9 @@ ENCODER_DECODER: dict[str, dict[str, Any]] = {
     "bart": _BART,
     "mbart": _BART,
     "pegasus": _BART,
-    "marian": _BART,
+    "marian": _BART | {"tie_word_embeddings": False},
     "blenderbot": _BART,
-    "m2m_100": _BART,
+    "m2m_100": _BART | {"tie_word_embeddings": False},
 }
 
 _SSM: dict[str, Any] = {
@@ -251,7 +257,11 @@ RECURRENT: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 4,
         "head_dim": None,
     },
-    "lfm2": {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2},
+    "lfm2": {
+        "num_hidden_layers": 4,
+        "layer_types": ["conv", "full_attention"] * 2,
+        "initializer_range": 0.3,
+    },
     "lfm2_moe": MOE | {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2},
     "minimax": MOE | {"num_hidden_layers": 4, "block_size": 16},
     "rwkv": {},
@@ -260,28 +270,46 @@ RECURRENT: dict[str, dict[str, Any]] = {
 
 _TYPES = {"qwen2_window": "qwen2"}
 
+DECODERS = FULL | WINDOWED | ALIBI | RECURRENT
 
-def tiny(name: str, attention: str | None = None) -> PreTrainedModel:
-    """A tiny model in float32 with weights of seed 0, large enough that its text varies.
+# Small embeddings and large layers: else a tied model repeats its last token for ever.
+_STDS = {"marian": (0.3, 1.0), "m2m_100": (1.0, 0.3), "bloom": (0.03, 1.0), "xglm": (0.3, 0.6)}
+_EMBEDDING_STD, _LAYER_STD = 0.03, 0.6
 
-    `attention` is "sdpa" or "eager"; None lets transformers choose.
+
+def config_for(name: str, **changes: Any) -> PreTrainedConfig:
+    """The architecture's tiny configuration; `changes` are settings of it."""
+    settings = (
+        {"vocab_size": VOCAB} | ENCODER_DECODER[name] if name in ENCODER_DECODER else _BASE | DECODERS[name]
+    )
+    settings = {key: value for key, value in (settings | changes).items() if value is not None}
+    return AutoConfig.for_model(_TYPES.get(name, name), **settings)
+
+
+def auto_class(name: str) -> Any:
+    """What makes a model of the architecture."""
+    return AutoModelForSeq2SeqLM if name in ENCODER_DECODER else AutoModelForCausalLM
+
+
+def tiny(name: str, attention: str | None = None, seed: int = 0, **changes: Any) -> PreTrainedModel:
+    """A fresh tiny model in float32 whose text varies; recurrent ones keep their own first weights.
+
+    `attention` is "sdpa" or "eager"; None lets transformers choose. No end of sequence is set.
     """
     overrides: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": attention}
-    if name in ENCODER_DECODER:
-        config = AutoConfig.for_model(name, vocab_size=VOCAB, **ENCODER_DECODER[name])
-        auto: Any = AutoModelForSeq2SeqLM
-    else:
-        settings = _BASE | (FULL | WINDOWED | ALIBI | RECURRENT)[name]
-        settings = {key: value for key, value in settings.items() if value is not None}
-        config = AutoConfig.for_model(_TYPES.get(name, name), **settings)
-        auto = AutoModelForCausalLM
-    torch.manual_seed(0)
-    model: PreTrainedModel = auto.from_config(config, **overrides).eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1 and name not in RECURRENT:
-                parameter.normal_(0.0, 0.3, generator=generator)
+    torch.manual_seed(seed)
+    model: PreTrainedModel = auto_class(name).from_config(config_for(name, **changes), **overrides).eval()
+    if name not in RECURRENT:
+        embeddings = {
+            id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)
+        }
+        embedding_std, layer_std = _STDS.get(name, (_EMBEDDING_STD, _LAYER_STD))
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim > 1:
+                    std = embedding_std if id(parameter) in embeddings else layer_std
+                    parameter.normal_(0.0, std, generator=generator)
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
     return model
