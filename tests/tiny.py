@@ -15,7 +15,43 @@ from tests.target import architectures
 from tests.target.architectures import ENCODER_DECODER, auto_class, config_for
 
 VOCAB, WINDOW = architectures.VOCAB, architectures.WINDOW
-DECODERS = ["llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "gemma", "gemma2", "gemma3_text", "phi", "phi3", "mixtral", "olmo2", "gpt2", "gpt_neox", "gptj", "gpt_neo", "gpt_bigcode", "opt", "falcon", "bloom", "mpt", "cohere", "cohere2", "granite", "stablelm", "starcoder2", "deepseek_v3", "llama4_text", "gpt_oss", "smollm3", "lfm2", "persimmon", "codegen", "xglm", "biogpt"]
+DECODERS = [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "mistral",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "phi",
+    "phi3",
+    "mixtral",
+    "olmo2",
+    "gpt2",
+    "gpt_neox",
+    "gptj",
+    "gpt_neo",
+    "gpt_bigcode",
+    "opt",
+    "falcon",
+    "bloom",
+    "mpt",
+    "cohere",
+    "cohere2",
+    "granite",
+    "stablelm",
+    "starcoder2",
+    "deepseek_v3",
+    "llama4_text",
+    "gpt_oss",
+    "smollm3",
+    "lfm2",
+    "persimmon",
+    "codegen",
+    "xglm",
+    "biogpt",
+]
 ENCODER_DECODERS = [*ENCODER_DECODER]
 
 build = architectures.tiny

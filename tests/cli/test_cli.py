@@ -80,7 +80,7 @@ def test_texts_that_part_say_where_and_how_near(folder: str) -> None:
 
     model = AutoModelForCausalLM.from_pretrained(folder)
     ids = torch.tensor([[2, 3]])
-    logits = model(torch.tensor([[2, 3, 7]])).logits[0, -1].topk(2).values
+    logits = model(torch.tensor([[2, 3, 7]])).logits[0, -1].detach().topk(2).values
     said = _sameness(model, ids, [7, 8, 9], [7, 5, 9])
     assert said == f"to token 1, where the two best logits are {float(logits[0] - logits[1]):.3g} apart"
     assert _sameness(model, ids, [7], [7]) == "yes"
@@ -195,7 +195,8 @@ def test_tokens_that_came_free_are_coloured_on_a_terminal_only(folder: str) -> N
     shown = {}
     for terminal in (True, False):
         out = io.StringIO()
-        console = Console(file=out, force_terminal=terminal, highlight=False, color_system="standard")
+        colours: Any = "standard" if terminal else "auto"
+        console = Console(file=out, force_terminal=terminal, highlight=False, color_system=colours)
         with ConsoleStreamer(tokenizer, console, Console(file=io.StringIO())) as streamer:
             output = outrider.generate(
                 model, ids, streamer=streamer, return_dict_in_generate=True, do_sample=False,
