@@ -133,12 +133,17 @@ class Generator(CandidateGenerator):
         cache = DynamicCache(config=model.config.get_text_config(decoder=True))
         cache.activate_past_recording()
         self._cache = cache
-        if model.config.is_encoder_decoder:
+        if model.config.is_encoder_decoder and not _is_encoded(inputs["inputs_tensor"]):
             self._cache = EncoderDecoderCache(cache, DynamicCache())
             self._encoder = _encoder_inputs(model, inputs)
         elif "encoder_outputs" in inspect.signature(model.forward).parameters and "encoder_outputs" in inputs:
             self._cache = EncoderDecoderCache(cache, DynamicCache())
             self._encoder = {"encoder_outputs": inputs["encoder_outputs"]}
+
+
+def _is_encoded(inputs: Tensor) -> bool:
+    """Whether the caller gave the encoder's outputs: generate() then makes up ids below 0 as its input."""
+    return not inputs.is_floating_point() and bool((inputs < 0).any())
 
 
 def _encoder_inputs(model: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
