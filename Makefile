@@ -9,7 +9,7 @@ LLAMA_FLAGS := -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DG
   $(if $(shell grep -om1 avx512_vnni /proc/cpuinfo),-DGGML_AVX512=ON -DGGML_AVX512_VNNI=ON)
 PROMPT ?=
 
-.PHONY: demo test lint types check bench-loop bench-index bench-verify bench-target test-engines test-llama bench-engines bench-llama clean
+.PHONY: demo test test-model lint types check bench-loop bench-index bench-verify bench-target test-engines test-llama bench-engines bench-llama clean
 
 ## Generate from a small real model, side by side with transformers: make demo PROMPT="..."
 demo: $(VENV)/.demo
@@ -18,6 +18,10 @@ demo: $(VENV)/.demo
 ## All tests.
 test: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+## The command line on the real small model.
+test-model: $(VENV)/.test $(VENV)/.demo
+	$(BIN)/python -m pytest -m model tests/model
 
 ## Style, and who may import whom.
 lint: $(VENV)/.test
