@@ -15,7 +15,6 @@ from transformers import (
 )
 
 import outrider
-from outrider.errors import OutriderError
 from tests.tiny import VOCAB, build, draft_model, oracle, prompt, tiny
 
 GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 16}
@@ -174,12 +173,10 @@ def test_sampling_with_no_processor_at_all_and_long_drafts() -> None:
     assert texts[0] == texts[1]
 
 
-def test_a_draft_model_that_does_not_fit_is_one_error() -> None:
-    """A decoder whose cross-attention is of another width than the target's encoder."""
+def test_a_decoder_of_another_width_than_the_targets_drafts_without_its_encoder() -> None:
     config = BartConfig(
         **{**tiny("bart").config.to_dict(), "d_model": 16, "is_encoder_decoder": False, "is_decoder": True}
     )
     assistant = sure(BartForCausalLM(config).eval())
-    with pytest.raises(OutriderError) as error:
-        outrider.generate(tiny("bart"), prompt(10), assistant_model=assistant, **GREEDY)
-    assert "\n" not in str(error.value)
+    ours = outrider.generate(tiny("bart"), prompt(10), assistant_model=assistant, **GREEDY)
+    assert ours.tolist() == tiny("bart").generate(prompt(10), **GREEDY).tolist()
