@@ -13,7 +13,10 @@ WORDS = ("boat crossed the wide river", "the captain walks along the", "rain tom
 NAMES = ("boat", "captain", "weather")
 
 # transformers' own message about Whisper's own settings.
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.model,
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),
+]
 
 
 @pytest.fixture(scope="module")
