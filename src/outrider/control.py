@@ -252,6 +252,9 @@ class CostRule(Controller):
         return first
 
     def record(self, outcomes: Sequence[Verification], draft_s: float, target_s: float) -> None:
+        for outcome in outcomes:
+            self._calibrate(outcome)
+        self._proposed.clear()
         if target_s <= 0:
             return
         draft_s = min(draft_s, 2 * target_s)  # a first call may compile
@@ -265,9 +268,6 @@ class CostRule(Controller):
             self._others = 0.0
         self._tokens = 0.97 * self._tokens + sum(outcome.committed.size for outcome in outcomes)
         self._seconds = 0.97 * self._seconds + draft_s + target_s
-        for outcome in outcomes:
-            self._calibrate(outcome)
-        self._proposed.clear()
         self._consider_resting(draft_s, target_s)
 
     def _calibrate(self, outcome: Verification) -> None:
