@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, final
@@ -56,10 +56,17 @@ class Drafting:
     - `max_candidates`: Most candidates a row.
     - `max_length`: Most tokens of a row.
     - `vocab_size`: Ids from here on are not proposed.
+    - `clock`: Seconds.
     """
 
     def __init__(
-        self, generator: CandidateGenerator, *, max_candidates: int, max_length: int, vocab_size: int
+        self,
+        generator: CandidateGenerator,
+        *,
+        max_candidates: int,
+        max_length: int,
+        vocab_size: int,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.generator = generator
         self.max_candidates = max_candidates
@@ -67,6 +74,7 @@ class Drafting:
         self.vocab_size = vocab_size
         self.counts = Counts()
         self.rows: Rows[Request] = Rows(lambda: Request(generator.fork()), self._forget)
+        self._clock = clock
         self._rules: dict[int, CostRule] = {}
         self._spent_s = 0.0
         self._left_at = 0.0
@@ -82,7 +90,7 @@ class Drafting:
         - `lengths`: (>= rows,) Each row's tokens, those included.
         - `table`: (>= rows, longest) int32. Row i is valid up to `lengths[i]`.
         """
-        began = perf_counter()
+        began = self._clock()
         step_s = began - self._left_at
         rows = self.rows.step(table, lengths, [len(tokens) for tokens in sampled])
         drafts: list[list[int]] = [[] for _ in sampled]
@@ -97,7 +105,7 @@ class Drafting:
                 for row in rows:
                     drafts[row.at] = self._propose(row, rule, budget)
         self.counts.steps += 1
-        self._left_at = perf_counter()
+        self._left_at = self._clock()
         self._spent_s = self._left_at - began
         self.counts.seconds += self._spent_s
         return drafts
@@ -115,9 +123,7 @@ class Drafting:
         Rows(lambda: None).step(ids[None].astype(np.int32), np.array([ids.size]), [1])
 
     def _rule(self, num_rows: int) -> CostRule:
-        return self._rules.setdefault(
-            num_rows.bit_length(), CostRule(max_candidates=self.max_candidates)
-        )
+        return self._rules.setdefault(num_rows.bit_length(), CostRule(max_candidates=self.max_candidates))
 
     def _outcome(self, row: Row[Request]) -> Verification:
         """What became of the row's last candidates."""
