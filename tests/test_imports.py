@@ -10,7 +10,16 @@ import pytest
 
 @pytest.mark.parametrize(
     "module",
-    ["outrider", "outrider.types", "outrider.errors", "outrider.contract", "outrider.index", "outrider.cli"],
+    [
+        "outrider",
+        "outrider.types",
+        "outrider.errors",
+        "outrider.contract",
+        "outrider.index",
+        "outrider.cli",
+        "outrider.engines.llama_cpp",
+        "outrider.engines.sglang",
+    ],
 )
 def test_no_torch_is_loaded(module: str) -> None:
     code = f"import sys, {module}; print([m for m in ('torch', 'transformers') if m in sys.modules])"

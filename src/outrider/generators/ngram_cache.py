@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Self, final
 
 import numpy as np
-import torch
 
 from outrider.contract import CandidateGenerator
 from outrider.index.memory import Memory
@@ -85,6 +84,8 @@ class Generator(CandidateGenerator):
 
     def _drawn(self, context: Context, most: int, vocab_size: int) -> Candidates:
         """A chain drawn token by token; it ends where the counts know too little, whatever was drawn."""
+        import torch  # only where a law is asked for: the rest of this file runs without
+
         ids, tokens = context.ids[-WIDTH * 2 :], list[int]()
         chances: list[float] = []
         rows = torch.full((most, vocab_size), -torch.inf)
