@@ -123,8 +123,8 @@ def _worker_class(spec: str) -> Any:
                 return [np.empty(0, np.int64)] * len(batch.reqs)
             info = batch.spec_info
             counts = info.accept_lens.cpu().numpy()
-            tokens = info.accept_tokens.cpu().numpy().reshape(len(batch.reqs), -1)
-            return [row[:count] for row, count in zip(tokens, counts, strict=True)]
+            tokens, width = info.accept_tokens.cpu().numpy().reshape(-1), self.draft_token_num
+            return [tokens[row * width : row * width + count] for row, count in enumerate(counts)]
 
         def _update_ngram_corpus(self, batch: Any) -> None:
             """Nothing: the drafts learn from the texts themselves."""
