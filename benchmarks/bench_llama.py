@@ -88,11 +88,11 @@ def main() -> None:
 
     llamas = {
         "plain": make(),
-        "own lookup": make(draft_model=LlamaPromptLookupDecoding()),
+        "own lookup": make(draft_model=LlamaPromptLookupDecoding(), logits_all=True),
         "outrider": make(),
     }
     if options.hook:
-        llamas["our DraftModel"] = make(draft_model=DraftModel("suffix"))
+        llamas["our DraftModel"] = make(draft_model=DraftModel("suffix"), logits_all=True)
     runs: dict[str, Callable[[list[int]], list[int]]] = {
         name: lambda ids, llama=llama: plain(llama, ids, options.num_new)  # type: ignore[misc]
         for name, llama in llamas.items()
