@@ -10,6 +10,7 @@ from transformers import GenerationConfig
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from outrider.types import Verification
+from outrider.versions import CACHE
 
 if TYPE_CHECKING:
     from outrider.decoding import Lane
@@ -75,7 +76,7 @@ class Recording:
         fields: dict[str, Any] = {name: tuple(kept) for name, kept in self.kept.items()}
         fields["scores"] = tuple(row.scores) if config.output_scores else None
         fields["logits"] = tuple(row.logits) if config.output_logits else None
-        fields[target.cache_name] = target.returned_cache
+        fields[CACHE] = target.returned_cache
         if "encoder_outputs" not in lane.inputs:
             return GenerateDecoderOnlyOutput(sequences=sequences, **fields)
         encoder = lane.inputs["encoder_outputs"]

@@ -18,6 +18,7 @@ from outrider.contract import CandidateGenerator
 from outrider.errors import OptionError
 from outrider.hub import is_local
 from outrider.types import Candidates, Context, Ids, TargetInputs
+from outrider.versions import CACHE
 
 
 @final
@@ -109,7 +110,7 @@ class Generator(CandidateGenerator):
         self._cached = np.concatenate([self._cached, ids])
         name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
         outputs = model(
-            **{name: torch.tensor(ids[None], device=model.device), _cache_name(model): self._cache},
+            **{name: torch.tensor(ids[None], device=model.device), CACHE: self._cache},
             **self._encoder,
             use_cache=True,
             return_dict=True,
@@ -157,11 +158,6 @@ def _encoder_inputs(model: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[s
     if mask is not None and "attention_mask" in inspect.signature(model.forward).parameters:
         found["attention_mask"] = mask
     return found
-
-
-def _cache_name(model: PreTrainedModel) -> str:
-    """What the forward calls its cache: "past_key_values" below transformers 5.20."""
-    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from outrider.target.forward import vocab_size
 from outrider.target.layers import InPlaceLayer, InPlaceSlidingLayer
 from outrider.target.masks import Reach, ancestors, for_attention, for_each_kind, shared_heads, supports_tree
 from outrider.types import Candidates, Ids
+from outrider.versions import CACHE
 
 if TYPE_CHECKING:
     from outrider.verification.step import Row
@@ -40,7 +41,6 @@ class BatchTarget:
     """
 
     takes_trees = True
-    cache_name = "cache"
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class BatchTarget:
         self._min_holes = min_holes
         self._kwargs = model_kwargs
         self.cache = _cache_for(model, model_kwargs, generation_config)
-        self._kwargs["cache"] = self.cache
+        self._kwargs[CACHE] = self.cache
         self._rows: list[int] = []
         self._base = self._width = 0
         mask = model_kwargs.get("attention_mask")
@@ -105,9 +105,9 @@ class BatchTarget:
                 input_ids=torch.from_numpy(ids).to(device),
                 attention_mask=masks,
                 position_ids=positions,
-                cache=self.cache,
                 use_cache=True,
                 return_dict=True,
+                **{CACHE: self.cache},
             )
         return [self.outputs.logits[index, :size] for index, size in enumerate(sizes)]
 
@@ -179,7 +179,7 @@ class BatchTarget:
 
 def _cache_for(model: PreTrainedModel, kwargs: Mapping[str, Any], config: GenerationConfig) -> InPlaceCache:
     """An in-place cache whose windows keep everything: a window counts positions, and slots have holes."""
-    given, positions = kwargs.get("cache"), kwargs.get("position_ids")
+    given, positions = kwargs.get(CACHE), kwargs.get("position_ids")
     if type(given) is not DynamicCache or getattr(given, "_is_user_defined", False):
         reason = f"the cache is a {type(given).__name__}"
     elif positions is not None and positions.ndim != 2:

@@ -10,6 +10,7 @@ from transformers import EncoderDecoderCache, GenerationConfig, PreTrainedConfig
 from transformers.cache_utils import Cache, DummyLayer, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from outrider.target.layers import InPlaceLayer, InPlaceSlidingLayer
+from outrider.versions import CACHE
 
 
 @final
@@ -88,7 +89,7 @@ def in_place_cache_for(
     It stays where the user passed it, where something is in it, and where it is static, quantised,
     offloaded, or of no attention layers.
     """
-    given = model_kwargs.get("cache")
+    given = model_kwargs.get(CACHE)
     inner = given.self_attention_cache if isinstance(given, EncoderDecoderCache) else given
     if type(inner) is not DynamicCache or inner.offloading or getattr(given, "_is_user_defined", False):
         return None

@@ -12,15 +12,14 @@ from transformers.cache_utils import QuantizedCache, StaticLayer
 
 from outrider.errors import UnsupportedModelError
 from outrider.target.cache import InPlaceCache, in_place_cache_for
+from outrider.target.inputs import Inputs, inputs_for
 from outrider.target.masks import shared_heads, supports_tree, tree_inputs
 from outrider.target.recurrent import RecurrentState, has_recurrent_state, reason_against
 from outrider.types import Candidates, Ids
+from outrider.versions import CACHE, can_be_cropped
 
 if TYPE_CHECKING:
     from outrider.verification.step import Row
-
-# The second is what transformers below 5.20 calls it.
-_CACHE_NAMES = ("cache", "past_key_values")
 
 
 @final
@@ -45,13 +44,12 @@ class Target:
     ) -> None:
         self.model: Any = model
         self.config = generation_config
-        self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
         self._kwargs = model_kwargs
+        self._inputs: Inputs | None = None
         in_place = in_place_cache_for(model, model_kwargs, generation_config)
         if in_place is not None:
-            self._kwargs[self.cache_name] = in_place
+            self._kwargs[CACHE] = in_place
         self._drafting = drafting
-        self._keep_logits = "logits_to_keep" in model_kwargs
         self.outputs: Any = None
         self.num_rounds = 0
         self._num_new = 0
@@ -89,12 +87,7 @@ class Target:
     @property
     def returned_cache(self) -> Any:
         """The cache as `generate()` returns it."""
-        return self._kwargs.get(self.cache_name)
-
-    @property
-    def cache_name(self) -> str:
-        """What this version of transformers calls the cache."""
-        return next((name for name in _CACHE_NAMES if name in self._kwargs), _CACHE_NAMES[0])
+        return self._kwargs.get(CACHE) if self._inputs is None else self._inputs.cache
 
     @property
     def cache(self) -> Any:
@@ -114,23 +107,14 @@ class Target:
         committed token, row i + 1 candidate i.
         """
         (row,), (candidates,) = rows, proposals
-        if self.outputs is None:
+        if self._inputs is None:
             return [self._prefill(row.tensor())]
         num_new = len(candidates) + 1
         num_again = 0
         if self._state is not None:
             self._state.before_forward()
             num_again = self._state.num_pending
-        kwargs = dict(self._kwargs)
-        if len(candidates):
-            kwargs = self._step_on(kwargs, len(candidates))
-        if self._keep_logits:
-            kwargs["logits_to_keep"] = num_new
-        inputs = self.model.prepare_inputs_for_generation(
-            row.tensor_with(candidates.tokens),
-            next_sequence_length=num_again + num_new if kwargs.get("use_cache", True) else None,
-            **kwargs,
-        )
+        inputs = self._inputs.of(row.tensor_with(candidates.tokens), num_again, num_new)
         self._is_tree = not candidates.is_chain
         if self._is_tree:
             self._num_past = self.cache.get_seq_length()
@@ -153,17 +137,19 @@ class Target:
             # crop(0) too: it lets sliding layers drop what only a rollback could have needed.
             self.cache.crop(num_committed[0] - self._num_new)
         self._free -= num_committed[0]
-        self._kwargs = self._step_on(self._kwargs, num_committed[0])
+        assert self._inputs is not None
+        self._inputs.step_on(self.outputs, num_committed[0])
         self.num_rounds += 1
 
     def _prefill(self, ids: Tensor) -> Tensor:
         self.outputs = self.model._prefill(ids, self.config, self._kwargs)
+        self._inputs = inputs_for(self.model, self._kwargs)
         self._num_new = 1
         cache = self.cache
         if self._drafting and self._is_recurrent:
             self._state = RecurrentState(cache)
         elif self._drafting:
-            if not getattr(cache, "is_croppable", True):
+            if not can_be_cropped(cache):
                 raise _cannot_roll_back(self.model, type(cache).__name__)
             cache.activate_past_recording()
             limits = [
@@ -174,12 +160,6 @@ class Target:
             self._free = min(limits) - int(cache.get_seq_length()) + 1 if limits else 2**31
         logits: Tensor = self.outputs.logits[:, -1]
         return logits
-
-    def _step_on(self, kwargs: dict[str, Any], num_tokens: int) -> dict[str, Any]:
-        stepped: dict[str, Any] = self.model._update_model_kwargs_for_generation(
-            self.outputs, kwargs, is_encoder_decoder=self.is_encoder_decoder, num_new_tokens=num_tokens
-        )
-        return stepped
 
     def _refuse_what_cannot_roll_back(self) -> None:
         cache = self.cache
@@ -195,7 +175,7 @@ class Target:
         if isinstance(cache, QuantizedCache):
             raise _cannot_roll_back(self.model, "a quantised cache")
         for layer in getattr(cache, "layers", []):
-            if not getattr(layer, "is_croppable", True):
+            if not can_be_cropped(layer):
                 raise _cannot_roll_back(self.model, type(layer).__name__)
 
 

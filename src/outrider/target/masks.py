@@ -24,6 +24,7 @@ from transformers.cache_utils import Cache, DummyLayer
 from outrider.target.cache import InPlaceCache
 from outrider.target.layers import InPlaceLayer
 from outrider.types import Candidates
+from outrider.versions import CACHE
 
 Bools = npt.NDArray[np.bool_]
 
@@ -194,13 +195,13 @@ def _tried_out(model: PreTrainedModel) -> str | None:
         with torch.no_grad():
             cache = InPlaceCache(model.config)
             ids = torch.from_numpy(tokens).to(model.device)[None]
-            model(input_ids=ids[:, :5], cache=cache, use_cache=True)
-            inputs = tree_inputs(model, {"input_ids": ids[:, 5:11], "cache": cache}, tree, cache)
+            model(input_ids=ids[:, :5], use_cache=True, **{CACHE: cache})
+            inputs = tree_inputs(model, {"input_ids": ids[:, 5:11], CACHE: cache}, tree, cache)
             nodes = model(**inputs, use_cache=True).logits[0].float()
             for path in paths:
                 cache.crop(5 - cache.get_seq_length())
                 rows = torch.tensor([0, *(node + 1 for node in path)], device=ids.device)
-                chain = model(input_ids=ids[:, 5:11][:, rows], cache=cache, use_cache=True).logits[0].float()
+                chain = model(input_ids=ids[:, 5:11][:, rows], use_cache=True, **{CACHE: cache}).logits[0].float()
                 if not _alike(nodes[rows], chain, model.dtype):
                     return "a node's logits depend on the slot it is in, not on its position"
     except Exception as error:  # a model may fail on a foreign mask in any way; then it takes chains

@@ -23,6 +23,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from outrider.errors import UnsupportedModelError
 from outrider.target.cache import InPlaceCache
+from outrider.versions import CACHE, can_be_cropped
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 
@@ -140,13 +141,13 @@ def _time(model: PreTrainedModel, cache: Any, tokens: Tensor) -> float:
     _forward(model, tokens, cache)
     _synchronize(tokens)
     seconds = perf_counter() - start
-    if cache.is_croppable:
+    if can_be_cropped(cache):
         cache.crop(-tokens.shape[1])
     return seconds
 
 
 def _forward(model: Any, ids: Tensor, cache: Any) -> Tensor:
-    logits: Tensor = model(input_ids=ids, cache=cache, use_cache=True).logits
+    logits: Tensor = model(input_ids=ids, use_cache=True, **{CACHE: cache}).logits
     return logits
 
 

@@ -1,0 +1,24 @@
+"""What the supported versions of transformers call differently."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from transformers.generation.utils import GenerationMixin
+
+# The cache, as an argument of a forward and as a part of its outputs: "past_key_values" below 5.20.
+CACHE = (
+    "cache"
+    if "cache" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+    else "past_key_values"
+)
+
+
+def can_be_cropped(part: Any) -> bool:
+    """Whether a cache, or one of its layers, takes back its last entries. Below 5.20 none says so."""
+    says = getattr(part, "is_croppable", None)
+    if says is not None:
+        return bool(says)
+    layers = getattr(part, "layers", (part,))
+    return not any(hasattr(layer, "update_recurrent_state") or hasattr(layer, "max_cache_len") for layer in layers)
