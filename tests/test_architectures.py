@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import outrider
+from outrider.versions import CACHE
 from tests.tiny import DECODERS, ENCODER_DECODERS, draft_model, guesses, oracle, prompt, snapshot, takes, tiny
 
 NAMES = [*DECODERS, *ENCODER_DECODERS]
@@ -54,7 +55,7 @@ def assert_same_output(ours: Mapping[str, Any], plain: Mapping[str, Any]) -> Non
     assert ours["sequences"].tolist() == plain["sequences"].tolist()
     for name in FIELDS:
         assert_close(ours.get(name), plain.get(name), name)
-    assert ours["cache"].get_seq_length() == plain["cache"].get_seq_length()
+    assert ours[CACHE].get_seq_length() == plain[CACHE].get_seq_length()
 
 
 def settings(attention: str) -> dict[str, Any]:

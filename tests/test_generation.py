@@ -27,6 +27,7 @@ from transformers import (
 import outrider
 from outrider import AssistedDecoding, CandidateGenerator, Candidates, HiddenStates
 from outrider.errors import GeneratorError, NonFiniteLogitsError, OptionError, UnsupportedModelError
+from outrider.versions import CACHE
 from tests.tiny import VOCAB, oracle, prompt, snapshot, tiny
 
 GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 24}
@@ -78,7 +79,7 @@ def test_the_text_ends_at_the_first_eos_wherever_it_falls_in_a_round(position: i
     wanted = plain(eos_token_id=eos)
     output = ours(eos_token_id=eos, candidate_generator=knowing(text), return_dict_in_generate=True)
     assert torch.equal(output.sequences, wanted)
-    assert output.cache.get_seq_length() == wanted.shape[1] - 1
+    assert output[CACHE].get_seq_length() == wanted.shape[1] - 1
 
 
 def test_min_new_tokens_and_penalties_hold() -> None:
@@ -163,7 +164,7 @@ def test_a_cache_that_holds_a_prefix_is_continued(only_new: bool) -> None:
     def prefix() -> DynamicCache:
         cache = DynamicCache(config=model.config)
         with torch.no_grad():
-            model(ids[:, :8], cache=cache, use_cache=True)
+            model(ids[:, :8], **{CACHE: cache}, use_cache=True)
         return cache
 
     cache = prefix()
@@ -172,7 +173,7 @@ def test_a_cache_that_holds_a_prefix_is_continued(only_new: bool) -> None:
         outrider.generate(
             model,
             fed,
-            cache=cache,
+            **{CACHE: cache},
             attention_mask=torch.ones_like(ids),
             candidate_generator=knowing(wanted),
             **GREEDY,
@@ -181,7 +182,7 @@ def test_a_cache_that_holds_a_prefix_is_continued(only_new: bool) -> None:
         else outrider.generate(
             model,
             fed,
-            cache=cache,
+            **{CACHE: cache},
             attention_mask=torch.ones_like(ids),
             candidate_generator="prompt_lookup",
             **GREEDY,
@@ -194,7 +195,7 @@ def test_a_cache_that_holds_a_prefix_is_continued(only_new: bool) -> None:
 def test_a_static_cache_is_not_written_past_its_end() -> None:
     model, wanted = tiny("llama"), plain()
     cache = StaticCache(config=model.config, max_cache_len=12 + 24 - 1)
-    got = outrider.generate(model, prompt(), cache=cache, candidate_generator=knowing(wanted), **GREEDY)
+    got = outrider.generate(model, prompt(), **{CACHE: cache}, candidate_generator=knowing(wanted), **GREEDY)
     assert torch.equal(got, wanted)
 
 

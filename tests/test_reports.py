@@ -17,6 +17,7 @@ from outrider import CandidateGenerator, Candidates
 from outrider.errors import GeneratorError, OptionError, OutriderError
 from outrider.generators.prompt_lookup import Generator as PromptLookup
 from outrider.types import Context
+from outrider.versions import CACHE
 from tests.test_generation import Streamed, characters
 from tests.tiny import VOCAB, WINDOW, build, draft_model, guesses, oracle, prompt, snapshot, takes, tiny
 
@@ -219,7 +220,7 @@ def test_a_hybrid_cache_is_not_rolled_back(wrong_every: int) -> None:
     text = plain("lfm2", max_new_tokens=40)
     output = ours("lfm2", max_new_tokens=40, candidate_generator=oracle(text, 5, wrong_every))
     assert output.sequences.tolist() == text.tolist()
-    assert output.cache.get_seq_length() == text.shape[1] - 1
+    assert output[CACHE].get_seq_length() == text.shape[1] - 1
 
 
 SLIDING = [
@@ -250,13 +251,13 @@ def test_the_users_cache_goes_to_the_draft_model(drafter: str) -> None:
     model, text = tiny("llama"), plain()
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
-        model(prompt()[:, :7], cache=cache, use_cache=True)
+        model(prompt()[:, :7], **{CACHE: cache}, use_cache=True)
     flags = {"assistant_model": sure()} if drafter == "draft model" else {"prompt_lookup_num_tokens": 3}
     with decoder_calls(model, "input_ids") as ran:
-        output = ours(cache=cache, **flags)
+        output = ours(**{CACHE: cache}, **flags)
     assert output.sequences.tolist() == text.tolist()
     assert ran[0] == 5
-    assert output.cache is cache and cache.get_seq_length() == text.shape[1] - 1
+    assert output[CACHE] is cache and cache.get_seq_length() == text.shape[1] - 1
 
 
 @pytest.mark.parametrize("kept", [3, 8, 11])
@@ -265,9 +266,9 @@ def test_a_shortened_cache_is_misaligned(kept: int) -> None:
     model, text = tiny("llama"), plain()
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
-        model(torch.cat([prompt()[:, :kept], prompt(9, seed=4)], 1), cache=cache, use_cache=True)
+        model(torch.cat([prompt()[:, :kept], prompt(9, seed=4)], 1), **{CACHE: cache}, use_cache=True)
     cache.crop(-9)
-    output = ours(cache=cache, candidate_generator=oracle(text, 4, 3))
+    output = ours(**{CACHE: cache}, candidate_generator=oracle(text, 4, 3))
     assert output.sequences.tolist() == text.tolist()
 
 

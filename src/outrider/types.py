@@ -83,7 +83,7 @@ class Candidates:
         drawn from; None means "not drawn at random", and is verified as a point mass.
     - `sources`: (n,) str. Who proposed each token; empty when the generator is the only source.
 
-    Ids are copied, and read-only from then on.
+    `is_chain` says whether every token is the only child of the one before it. Ids are copied, and read-only from then on.
 
     **Raises:** `ValueError` where lengths differ, a parent does not come before its child, or ids are no
     whole numbers.
@@ -94,6 +94,7 @@ class Candidates:
     probabilities: Floats | None = None
     draft_logits: Any = None
     sources: tuple[str, ...] = ()
+    is_chain: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("tokens", "parents"):
@@ -110,9 +111,9 @@ class Candidates:
                 f"tokens and parents must be 1-D and equally long, not {self.tokens.shape} "
                 f"and {self.parents.shape}"
             )
-        if self.tokens.size and (
-            self.parents.min() < -1 or (self.parents >= np.arange(self.parents.size)).any()
-        ):
+        before = np.arange(-1, self.parents.size - 1)
+        object.__setattr__(self, "is_chain", bool((self.parents == before).all()))
+        if not self.is_chain and (self.parents.min() < -1 or (self.parents > before).any()):
             raise ValueError("each parent must be -1 or come before its child")
         for name in ("probabilities", "draft_logits"):
             beside = getattr(self, name)
@@ -142,17 +143,14 @@ class Candidates:
         parents = np.arange(-1, ids.size - 1, dtype=np.int64)
         return Candidates(ids, parents, probs, draft_logits, () if source is None else (source,) * ids.size)
 
-    @property
-    def is_chain(self) -> bool:
-        """Whether every token is the only child of the one before it."""
-        return bool((self.parents == np.arange(-1, len(self) - 1)).all())
-
     def depths(self) -> Ids:
         """(n,) int64. Distance of each token from the last committed one; the first level is 1."""
-        depths = np.zeros(len(self) + 1, np.int64)
-        for node, parent in enumerate(self.parents):
+        if self.is_chain:
+            return np.arange(1, len(self) + 1)
+        depths = [0] * (len(self) + 1)
+        for node, parent in enumerate(self.parents.tolist()):
             depths[node + 1] = depths[parent + 1] + 1
-        return depths[1:]
+        return np.array(depths[1:], np.int64)
 
     def path_probabilities(self, default: float = 0.5) -> Floats:
         """(n,) float32. Estimate that the whole path down to each token is accepted."""

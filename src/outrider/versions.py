@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from transformers import cache_utils
 from transformers.generation.utils import GenerationMixin
 
 # The cache, as an argument of a forward and as a part of its outputs: "past_key_values" below 5.20.
@@ -14,6 +15,9 @@ CACHE = (
     else "past_key_values"
 )
 
+# The layer of a cache that holds nothing: below 5.20 there is none, and nothing is an instance of ().
+DummyLayer: Any = getattr(cache_utils, "DummyLayer", ())
+
 
 def can_be_cropped(part: Any) -> bool:
     """Whether a cache, or one of its layers, takes back its last entries. Below 5.20 none says so."""
@@ -21,4 +25,6 @@ def can_be_cropped(part: Any) -> bool:
     if says is not None:
         return bool(says)
     layers = getattr(part, "layers", (part,))
-    return not any(hasattr(layer, "update_recurrent_state") or hasattr(layer, "max_cache_len") for layer in layers)
+    return not any(
+        hasattr(layer, "update_recurrent_state") or hasattr(layer, "max_cache_len") for layer in layers
+    )

@@ -11,6 +11,7 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, Pr
 
 from outrider.target.cache import InPlaceCache, in_place_cache_for
 from outrider.target.layers import InPlaceLayer, InPlaceSlidingLayer
+from outrider.versions import CACHE
 from tests.target.architectures import ALIBI, ENCODER_DECODER, FULL, VOCAB, WINDOW, WINDOWED, tiny
 
 DECODERS = [*FULL, *WINDOWED, *ALIBI]
@@ -28,7 +29,7 @@ def pair(model: PreTrainedModel, max_length: int | None = 90) -> tuple[DynamicCa
 
 def run(model: PreTrainedModel, ids: torch.Tensor, cache: Any) -> torch.Tensor:
     with torch.no_grad():
-        logits: torch.Tensor = model(ids, cache=cache, use_cache=True).logits
+        logits: torch.Tensor = model(ids, **{CACHE: cache}, use_cache=True).logits
     return logits
 
 
@@ -60,8 +61,8 @@ def test_logits_are_those_of_dynamic_cache_through_rollbacks(name: str, attentio
 
 def in_place(model: PreTrainedModel, input_ids: torch.Tensor, **kwargs: Any) -> Any:
     """Plain decoding of transformers, on the cache that takes the place of the one it prepared."""
-    kwargs["cache"] = in_place_cache_for(model, kwargs, kwargs["generation_config"])
-    assert kwargs["cache"] is not None
+    kwargs[CACHE] = in_place_cache_for(model, kwargs, kwargs["generation_config"])
+    assert kwargs[CACHE] is not None
     return model._sample(input_ids, **kwargs)
 
 
@@ -82,7 +83,7 @@ def test_beams_and_assisted_decoding_of_transformers_run_on_it(name: str) -> Non
             cache = EncoderDecoderCache(cache, DynamicCache(config=model.config))
         settings: dict[str, Any] = {"max_new_tokens": 25, "do_sample": False, **flags}
         wanted = model.generate(prompt(20), **settings)
-        assert torch.equal(wanted, model.generate(prompt(20), cache=cache, **settings))
+        assert torch.equal(wanted, model.generate(prompt(20), **{CACHE: cache}, **settings))
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "t5"])
@@ -95,7 +96,7 @@ def test_left_padding(name: str) -> None:
     cache: Any = InPlaceCache(model.config)
     if name in ENCODER_DECODER:
         cache = EncoderDecoderCache(cache, DynamicCache(config=model.config))
-    assert torch.equal(wanted, model.generate(ids, cache=cache, **settings))
+    assert torch.equal(wanted, model.generate(ids, **{CACHE: cache}, **settings))
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "mistral", "llama4_text"])
@@ -193,7 +194,7 @@ def test_memory_made_in_inference_mode_is_usable_outside() -> None:
     model = tiny("llama")
     theirs, ours = pair(model)
     with torch.inference_mode():
-        model(prompt(10), cache=ours)
+        model(prompt(10), **{CACHE: ours})
     run(model, prompt(10), theirs)
     assert torch.equal(run(model, prompt(3), theirs), run(model, prompt(3), ours))
 
@@ -202,7 +203,7 @@ def test_in_place_cache_for_leaves_what_is_not_plain() -> None:
     model, bart = tiny("llama"), tiny("bart")
     config = GenerationConfig(max_length=50)
     fresh = DynamicCache(config=model.config)
-    ours = in_place_cache_for(model, {"cache": fresh}, config)
+    ours = in_place_cache_for(model, {CACHE: fresh}, config)
     assert isinstance(ours, InPlaceCache)
     assert len(ours) == 2
     filled = DynamicCache(config=model.config)
@@ -210,10 +211,10 @@ def test_in_place_cache_for_leaves_what_is_not_plain() -> None:
     users = DynamicCache(config=model.config)
     users._is_user_defined = True
     others = [None, filled, users, QuantizedCache("fp8", model.config), InPlaceCache(model.config)]
-    assert all(in_place_cache_for(model, {"cache": cache}, config) is None for cache in others)
+    assert all(in_place_cache_for(model, {CACHE: cache}, config) is None for cache in others)
     cross = DynamicCache(config=bart.config)
     both = in_place_cache_for(
-        bart, {"cache": EncoderDecoderCache(DynamicCache(config=bart.config), cross)}, config
+        bart, {CACHE: EncoderDecoderCache(DynamicCache(config=bart.config), cross)}, config
     )
     assert isinstance(both, EncoderDecoderCache)
     assert isinstance(both.self_attention_cache, InPlaceCache)

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from outrider.target.cache import InPlaceCache
 from outrider.target.masks import ancestors, shared_heads, supports_tree, tree_inputs
 from outrider.types import Candidates
+from outrider.versions import CACHE
 from tests.target.architectures import ALIBI, ENCODER_DECODER, FULL, VOCAB, WINDOWED, tiny
 
 NO_TREES = {*ALIBI, *ENCODER_DECODER, "gpt_neo"}
@@ -36,7 +37,7 @@ def path_to(tree: Candidates, node: int) -> list[int]:
 
 def run(model: PreTrainedModel, ids: torch.Tensor, cache: InPlaceCache, **kwargs: Any) -> torch.Tensor:
     with torch.no_grad():
-        logits: torch.Tensor = model(input_ids=ids, cache=cache, use_cache=True, **kwargs).logits[0]
+        logits: torch.Tensor = model(input_ids=ids, **{CACHE: cache}, use_cache=True, **kwargs).logits[0]
     return logits
 
 
@@ -59,8 +60,8 @@ def test_tree_logits_are_those_of_its_paths(name: str, attention: str | None) ->
     for seed, size in enumerate((5, 12, 1, 20, 8, 3)):
         tree = random_tree(size, seed)
         ids = torch.cat([last, torch.tensor(tree.tokens)[None]], 1)
-        inputs = tree_inputs(model, {"input_ids": ids, "cache": trees}, tree, trees)
-        del inputs["cache"]
+        inputs = tree_inputs(model, {"input_ids": ids, CACHE: trees}, tree, trees)
+        del inputs[CACHE]
         nodes = run(model, inputs.pop("input_ids"), trees, **inputs)
         for leaf in range(size):
             path = path_to(tree, leaf)

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Callable
 from typing import Any, Self, final
 
+import numpy as np
+
 from outrider.contract import CandidateGenerator
 from outrider.types import Candidates, Context
 
@@ -27,8 +29,9 @@ class FunctionGenerator(CandidateGenerator):
         proposed = self._function(context.ids)
         if proposed is None:
             return Candidates.empty()
+        ids = proposed if isinstance(proposed, np.ndarray) else list(proposed)
         return Candidates.chain(
-            list(proposed)[:budget], source=getattr(self._function, "__name__", "function")
+            ids[:budget], source=getattr(self._function, "__name__", "function")
         )
 
     def fork(self) -> Self:

@@ -51,6 +51,7 @@ class BatchTarget:
     ) -> None:
         self.model: Any = model
         self.config = generation_config
+        self.vocab_size = vocab_size(model)
         self.outputs: Any = None
         self.num_rounds = 0
         self.room = 2**31
@@ -74,11 +75,6 @@ class BatchTarget:
     def returned_cache(self) -> Any:
         """The cache as `generate()` returns it. With holes, where rows accepted different lengths."""
         return self.cache
-
-    @property
-    def vocab_size(self) -> int:
-        """Ids below this are the target's."""
-        return vocab_size(self.model)
 
     def forward(self, rows: Sequence[Row], proposals: Sequence[Candidates]) -> list[Tensor]:
         """Run each row's last committed token and its candidates; the first call runs the prompts.

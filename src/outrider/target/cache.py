@@ -7,10 +7,10 @@ from typing import Any, Self, final
 
 import torch
 from transformers import EncoderDecoderCache, GenerationConfig, PreTrainedConfig, PreTrainedModel
-from transformers.cache_utils import Cache, DummyLayer, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from outrider.target.layers import InPlaceLayer, InPlaceSlidingLayer
-from outrider.versions import CACHE
+from outrider.versions import CACHE, DummyLayer
 
 
 @final
@@ -50,7 +50,7 @@ class InPlaceCache(DynamicCache):
     @property
     def takes_trees(self) -> bool:
         """Whether every layer can keep one path of a tree."""
-        return all(isinstance(layer, InPlaceLayer | DummyLayer) for layer in self.layers)
+        return all(isinstance(layer, (InPlaceLayer, DummyLayer)) for layer in self.layers)
 
     @property
     def is_compileable(self) -> bool:

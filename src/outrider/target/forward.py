@@ -44,6 +44,7 @@ class Target:
     ) -> None:
         self.model: Any = model
         self.config = generation_config
+        self.vocab_size = vocab_size(model)
         self._kwargs = model_kwargs
         self._inputs: Inputs | None = None
         in_place = in_place_cache_for(model, model_kwargs, generation_config)
@@ -94,11 +95,6 @@ class Target:
         """The decoder's self-attention cache."""
         cache = self.returned_cache
         return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-
-    @property
-    def vocab_size(self) -> int:
-        """Ids below this are the target's; candidates at or above it cannot be accepted."""
-        return vocab_size(self.model)
 
     def forward(self, rows: Sequence[Row], proposals: Sequence[Candidates]) -> list[Tensor]:
         """Run each row's last committed token and its candidates; the first call runs the prompts.

@@ -107,9 +107,7 @@ class GrownInputs:
     """The same for models that leave it to transformers: views of a mask and of positions written ahead."""
 
     def __init__(self, model: PreTrainedModel, kwargs: dict[str, Any]) -> None:
-        self._fixed = {
-            name: value for name, value in kwargs.items() if name not in _GROWING or value is None
-        }
+        self._fixed = {name: value for name, value in kwargs.items() if name not in _GROWING or value is None}
         self._keep_logits = "logits_to_keep" in kwargs
         self._grown = {name: kwargs[name] for name in _GROWING if kwargs.get(name) is not None}
         self._lengths = {name: value.shape[1] for name, value in self._grown.items()}

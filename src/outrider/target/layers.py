@@ -39,6 +39,13 @@ class Memory:
         size = (*self._lead, length, self._width)
         return torch.as_strided(self.tensor, size, self._strides, start * self._width)
 
+    def extended(self, states: Tensor, start: int, first_seen: int, num_seen: int) -> Tensor:
+        """Write `states` at `start`, and see `num_seen` entries from `first_seen` on."""
+        lead, width, strides, tensor = self._lead, self._width, self._strides, self.tensor
+        size = (*lead, states.shape[-2], width)
+        torch.as_strided(tensor, size, strides, start * width).copy_(states)
+        return torch.as_strided(tensor, (*lead, num_seen, width), strides, first_seen * width)
+
     def holds(self, states: Tensor) -> bool:
         """Whether entries such as `states` has can be written into it."""
         mine = self.tensor
@@ -130,12 +137,12 @@ class InPlaceLayer(DynamicLayer):
     def _write(
         self, key_states: Tensor, value_states: Tensor, start: int, first_seen: int, num_seen: int
     ) -> tuple[Tensor, Tensor]:
-        keys, values, num_new = self._keys, self._values, key_states.shape[-2]
-        assert keys is not None and values is not None
-        keys.view(start, num_new).copy_(key_states)
-        values.view(start, num_new).copy_(value_states)
-        self.length += num_new
-        return keys.view(first_seen, num_seen), values.view(first_seen, num_seen)
+        assert self._keys is not None and self._values is not None
+        self.length += key_states.shape[-2]
+        return (
+            self._keys.extended(key_states, start, first_seen, num_seen),
+            self._values.extended(value_states, start, first_seen, num_seen),
+        )
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return -(-(self.length + query_length) // self.multiple) * self.multiple, 0

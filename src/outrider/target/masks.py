@@ -19,12 +19,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, DummyLayer
+from transformers.cache_utils import Cache
 
 from outrider.target.cache import InPlaceCache
 from outrider.target.layers import InPlaceLayer
 from outrider.types import Candidates
-from outrider.versions import CACHE
+from outrider.versions import CACHE, DummyLayer
 
 Bools = npt.NDArray[np.bool_]
 
@@ -201,7 +201,9 @@ def _tried_out(model: PreTrainedModel) -> str | None:
             for path in paths:
                 cache.crop(5 - cache.get_seq_length())
                 rows = torch.tensor([0, *(node + 1 for node in path)], device=ids.device)
-                chain = model(input_ids=ids[:, 5:11][:, rows], use_cache=True, **{CACHE: cache}).logits[0].float()
+                chain = (
+                    model(input_ids=ids[:, 5:11][:, rows], use_cache=True, **{CACHE: cache}).logits[0].float()
+                )
                 if not _alike(nodes[rows], chain, model.dtype):
                     return "a node's logits depend on the slot it is in, not on its position"
     except Exception as error:  # a model may fail on a foreign mask in any way; then it takes chains

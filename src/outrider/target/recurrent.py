@@ -13,11 +13,12 @@ from typing import Any, final
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, DummyLayer, DynamicLayer, LinearAttentionCacheLayerMixin
+from transformers.cache_utils import Cache, DynamicLayer, LinearAttentionCacheLayerMixin
 
 from outrider.errors import UnsupportedModelError
 from outrider.target.layers import InPlaceLayer
 from outrider.target.probe import fresh_cache
+from outrider.versions import DummyLayer
 
 # What a layer grown by concatenation holds; the tensors themselves are never written to.
 _GROWN = ("keys", "values", "cumulative_length", "is_initialized", "indexer_keys", "indexer_position_ids")
@@ -53,7 +54,7 @@ class RecurrentState:
         self._cache = cache
         self._restores: list[Callable[[], None]] = []
         for layer in cache.layers:
-            if not isinstance(layer, DynamicLayer | LinearAttentionCacheLayerMixin | DummyLayer):
+            if not isinstance(layer, (DynamicLayer, LinearAttentionCacheLayerMixin, DummyLayer)):
                 raise UnsupportedModelError(
                     f"candidates cannot be taken back, since a {type(layer).__name__} keeps no state of the last "
                     "commit; use another cache, or candidate_generator='none'"

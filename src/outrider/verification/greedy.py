@@ -7,7 +7,7 @@ from typing import final
 from torch import Tensor
 
 from outrider.types import Candidates
-from outrider.verification.step import Row, Verifier, descend, peak_tokens, walk
+from outrider.verification.step import Row, Verifier, descend, peak_token, peak_tokens, walk
 
 
 @final
@@ -21,8 +21,6 @@ class GreedyVerifier(Verifier):
 
     def verify(self, row: Row, candidates: Candidates, logits: Tensor) -> list[int]:
         if row.wants_scores:
-            return walk(row, candidates, logits, lambda scores, _: peak_tokens(scores)[0])
-        if logits.device.type == "cpu":
-            return descend(row, candidates, lambda node: (peak_tokens(logits[node + 1 : node + 2])[0], None))
-        best = peak_tokens(logits)
-        return descend(row, candidates, lambda node: (best[node + 1], None))
+            return walk(row, candidates, logits, lambda scores, _: peak_token(scores))
+        peak_of = peak_tokens(logits)
+        return descend(row, candidates, lambda node: (peak_of(node + 1), None))

@@ -237,24 +237,40 @@ def descend(
         node = child
 
 
-def peak_tokens(logits: Tensor) -> list[int]:
-    """(n,) the most likely token of each row of (n, V), on the host; the first of equals.
+def peak_token(logits: Tensor) -> int:
+    """The most likely token of one row (1, V), the first of equals. On the host.
 
-    **Raises:** `NonFiniteLogitsError` where a row holds NaN.
+    **Raises:** `NonFiniteLogitsError` where the row holds NaN.
     """
-    if logits.device.type == "cpu":
-        # NumPy's argmax is three to fifty times faster here, with the same ties and NaN.
-        rows = logits.detach().float().numpy()
-        best = rows.argmax(axis=-1).tolist()
-        bad = any(np.isnan(row[token]) for row, token in zip(rows, best, strict=True))
-    else:
+    return peak_tokens(logits)(0)
+
+
+def peak_tokens(logits: Tensor) -> Callable[[int], int]:
+    """The most likely token of any row of (n, V), the first of equals. On the host.
+
+    On a CPU a row is looked at when asked for; on an accelerator all are at once, with one copy to the host.
+
+    **Raises:** `NonFiniteLogitsError`, when a row is asked for that holds NaN.
+    """
+    if logits.device.type != "cpu":
         peak, index = logits.max(dim=-1)
         best = torch.where(peak.isnan(), -1, index).tolist()
-        bad = min(best) < 0
-    if bad:
+        return lambda row: _found(best[row])
+    # NumPy's argmax is three to fifty times faster here, with the same ties and NaN.
+    rows = logits.detach().numpy() if logits.dtype == torch.float32 else None
+
+    def peak_of(row: int) -> int:
+        scores = rows[row] if rows is not None else logits[row].detach().float().numpy()
+        token = int(scores.argmax())
+        return _found(token if scores[token] == scores[token] else -1)
+
+    return peak_of
+
+
+def _found(token: int) -> int:
+    if token < 0:
         raise NonFiniteLogitsError(
             "the target returned NaN logits, so no token can be chosen; load the model in float32 "
             "or check its weights"
         )
-    found: list[int] = best
-    return found
+    return token
