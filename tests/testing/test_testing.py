@@ -36,7 +36,8 @@ def test_lossless_holds_for_right_wrong_and_hostile_generators():
 
 def test_lossless_finds_a_difference(monkeypatch):
     monkeypatch.setattr(
-        "outrider.verification.greedy.peak_tokens", lambda logits: logits.argsort(-1)[:, -2].tolist().__getitem__
+        "outrider.verification.greedy.peak_tokens",
+        lambda logits: logits.argsort(-1)[:, -2].tolist().__getitem__,
     )
     with pytest.raises(AssertionError, match=r"from new token 0 on.*apart"):
         assert_lossless("none", MODEL, prompts=tiny_prompts(32, num=1), budgets=(1,))

@@ -30,9 +30,7 @@ class FunctionGenerator(CandidateGenerator):
         if proposed is None:
             return Candidates.empty()
         ids = proposed if isinstance(proposed, np.ndarray) else list(proposed)
-        return Candidates.chain(
-            ids[:budget], source=getattr(self._function, "__name__", "function")
-        )
+        return Candidates.chain(ids[:budget], source=getattr(self._function, "__name__", "function"))
 
     def fork(self) -> Self:
         return copy.copy(self)
