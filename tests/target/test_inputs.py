@@ -11,7 +11,7 @@ from transformers.generation.utils import GenerationMixin
 from outrider.target.cache import InPlaceCache
 from outrider.target.inputs import GrownInputs, ModelInputs, inputs_for
 from outrider.versions import CACHE
-from tests.target.architectures import DECODERS, ENCODER_DECODER, VOCAB, tiny
+from tests.target.architectures import ALIBI, ENCODER_DECODER, FULL, VOCAB, WINDOWED, tiny
 
 
 def given(cache: Any, num_padded: int, length: int) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def given(cache: Any, num_padded: int, length: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("num_padded", [0, 3])
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", [*FULL, *WINDOWED, *ALIBI])
 def test_the_quick_way_gives_what_the_models_own_methods_give(name: str, num_padded: int) -> None:
     model, cache = tiny(name), InPlaceCache(tiny(name).config)
     quick = inputs_for(model, given(cache, num_padded, 9))
