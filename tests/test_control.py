@@ -68,6 +68,20 @@ def test_an_expensive_generator_that_brings_nothing_rests():
     assert rate >= 0.85 * 100
 
 
+def test_the_next_text_is_tried_anew():
+    rule = CostRule()
+
+    def cost(size):
+        return 0.01 * (1 + 0.01 * (size - 1))
+
+    run(rule, [0.01] * 5, cost, 200, draft_s=0.004)
+    assert rule.budget(1) == 0
+    rule.record([outcome(Candidates.empty(), 0)], 0.0, 0.0)  # the round of a prompt
+    assert rule.budget(1) > 0
+    fresh, _ = run(CostRule(), [0.95] * 20, cost, 60)
+    assert run(rule, [0.95] * 20, cost, 60)[0] >= 0.85 * fresh
+
+
 def test_the_likeliest_paths_are_kept_with_their_parents():
     controller = CostRule(times={1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024})
     tree = Candidates(

@@ -166,7 +166,8 @@ class CostRule(Controller):
     T(k) is measured online. P is the generator's own estimate, corrected by how often such estimates of that
     source came true, those left out of a round included. lambda is the rate of the last rounds. Where no
     number of candidates pays, the round is a plain step; where asking itself costs more than it brings, the
-    generator rests, and is asked again after 8, 16, ... up to 64 rounds. About 0.1 ms a round.
+    generator rests, and is asked again after 8, 16, ... up to 64 rounds, or in the next text. About 0.1 ms a
+    round.
 
     **Arguments:**
 
@@ -255,7 +256,9 @@ class CostRule(Controller):
         for outcome in outcomes:
             self._calibrate(outcome)
         self._proposed.clear()
-        if target_s <= 0:
+        if target_s <= 0:  # another text: what the last one brought says little of it
+            self._pause = self._rest = 0
+            self._tokens, self._seconds = 0.1 * self._tokens, 0.1 * self._seconds
             return
         draft_s = min(draft_s, 2 * target_s)  # a first call may compile
         num_candidates = sum(len(outcome.candidates) for outcome in outcomes)

@@ -273,7 +273,14 @@ _TYPES = {"qwen2_window": "qwen2"}
 DECODERS = FULL | WINDOWED | ALIBI | RECURRENT
 
 # Small embeddings and large layers: else a tied model repeats its last token for ever.
-_STDS = {"marian": (0.3, 1.0), "m2m_100": (1.0, 0.3), "bloom": (0.03, 1.0), "xglm": (0.3, 0.6)}
+_STDS = {
+    "marian": (0.3, 1.0),
+    "m2m_100": (1.0, 0.3),
+    "bloom": (0.03, 1.0),
+    "mpt": (0.3, 0.3),
+    "xglm": (0.3, 0.6),
+    "mt5": (0.3, 0.6),
+}
 _EMBEDDING_STD, _LAYER_STD = 0.03, 0.6
 
 
