@@ -23,7 +23,7 @@ import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from outrider.target.cache import InPlaceCache
-from outrider.target.masks import shared_heads
+from outrider.target.masks import SharedHeads
 
 SIZES = (1, 8, 32)
 
@@ -73,7 +73,7 @@ def forwards(model: LlamaForCausalLM, context: int, repeats: int) -> list[dict[s
             for name, cache in caches.items():
                 times[name].append(timed(partial(model, ids, cache=cache)))
                 crops[name].append(timed(partial(cache.crop, -size)))
-            with shared_heads(model):
+            with SharedHeads(model.device):
                 times["shared"].append(timed(partial(model, ids, cache=caches["in_place"])))
             caches["in_place"].crop(-size)
         row: dict[str, Any] = {"context": context, "tokens": size}

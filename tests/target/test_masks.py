@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from outrider.target.cache import InPlaceCache
-from outrider.target.masks import ancestors, shared_heads, supports_tree, tree_inputs
+from outrider.target.masks import SharedHeads, ancestors, supports_tree, tree_inputs
 from outrider.types import Candidates
 from outrider.versions import CACHE
 from tests.target.architectures import ALIBI, ENCODER_DECODER, FULL, VOCAB, WINDOWED, tiny
@@ -127,7 +127,7 @@ def test_shared_heads_give_the_same_bits(name: str) -> None:
     for grouped in (False, True):
         cache = InPlaceCache(model.config)
         run(model, text[:, :50], cache)
-        with shared_heads(model) if grouped else nullcontext():
+        with SharedHeads(model.device) if grouped else nullcontext():
             logits.append(run(model, text[:, 50:], cache))
         assert "TRANSFORMERS_SDPA_FORCE_GQA" not in os.environ
     assert torch.equal(*logits)

@@ -13,7 +13,7 @@ from transformers.cache_utils import QuantizedCache, StaticLayer
 from outrider.errors import UnsupportedModelError
 from outrider.target.cache import InPlaceCache, in_place_cache_for
 from outrider.target.inputs import Inputs, inputs_for
-from outrider.target.masks import shared_heads, supports_tree, tree_inputs
+from outrider.target.masks import SharedHeads, supports_tree, tree_inputs
 from outrider.target.recurrent import RecurrentState, has_recurrent_state, reason_against
 from outrider.types import Candidates, Ids
 from outrider.versions import CACHE, can_be_cropped
@@ -43,6 +43,7 @@ class Target:
         drafting: bool,
     ) -> None:
         self.model: Any = model
+        self._shared_heads = SharedHeads(model.device)
         self.config = generation_config
         self.vocab_size = vocab_size(model)
         self._kwargs = model_kwargs
@@ -115,10 +116,11 @@ class Target:
         if self._is_tree:
             self._num_past = self.cache.get_seq_length()
             inputs = tree_inputs(self.model, inputs, candidates, self.cache)
-        with shared_heads(self.model):
+        with self._shared_heads:
             self.outputs = self.model(**inputs, return_dict=True)
         self._num_new = num_new
-        return [self.outputs.logits[0, -num_new:]]
+        logits: Tensor = self.outputs.logits[0]
+        return [logits if logits.shape[0] == num_new else logits[-num_new:]]
 
     def commit(self, paths: Sequence[Ids], num_committed: Sequence[int]) -> None:
         """Keep the cache of the accepted tokens, roll back the rest, step the inputs on.

@@ -9,8 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,22 +49,24 @@ class Reach:
         return None
 
 
-@contextmanager
-def shared_heads(model: PreTrainedModel) -> Iterator[None]:
+class SharedHeads:
     """Inside it, on a CPU, attention under a mask reads K and V where they are.
 
     transformers copies them once for each query head whenever there is a mask, that is whenever a forward
     holds more than one token. Its own switch for torch's grouped heads gives the same bits without (equal in
-    `tests/target/test_masks.py`). Not on CUDA, where that kernel takes no mask.
+    `tests/target/test_masks.py`). Not on CUDA, where that kernel takes no mask. May be entered many times.
     """
-    if model.device.type != "cpu" or _GROUPED in os.environ:
-        yield
-        return
-    os.environ[_GROUPED] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(_GROUPED, None)
+
+    def __init__(self, device: torch.device) -> None:
+        self._switches = device.type == "cpu" and _GROUPED not in os.environ
+
+    def __enter__(self) -> None:
+        if self._switches:
+            os.environ[_GROUPED] = "1"
+
+    def __exit__(self, *_: object) -> None:
+        if self._switches:
+            os.environ.pop(_GROUPED, None)
 
 
 def ancestors(candidates: Candidates) -> Bools:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers.generation import logits_process
@@ -88,14 +87,12 @@ class Row:
     logits: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.length = self.num_prompt = self.device_ids.shape[1]
-        self._device = torch.empty(
-            1, self.length + _GROWTH, dtype=self.device_ids.dtype, device=self.device_ids.device
-        )
-        self._device[:, : self.length] = self.device_ids
-        self._host = np.empty(self.length + _GROWTH, np.int64)
-        self._host[: self.length] = self.device_ids[0].cpu().numpy()
-        self._num_on_device = self.length
+        self.length = self.num_prompt = self._num_on_device = self.device_ids.shape[1]
+        given = self.device_ids
+        self._shares = given.device.type == "cpu" and given.dtype == torch.int64
+        self._host: Ids = given[0].cpu().numpy()
+        self._device = given
+        self._make_room(self.length)
 
     @property
     def ids(self) -> Ids:
@@ -106,26 +103,33 @@ class Row:
 
     def tensor(self) -> Tensor:
         """(1, L) int64 on the target's device. All committed tokens."""
-        if self._num_on_device < self.length:
-            fresh = self._host[self._num_on_device : self.length]
-            self._write(self._num_on_device, fresh)
-            self._num_on_device = self.length
-        return self._device[:, : self.length]
+        return self._on_device(self.length)
 
     def tensor_with(self, tokens: Ids) -> Tensor:
         """(1, L + n) int64 on the target's device. All committed tokens, then these."""
-        first = self._num_on_device
-        self._write(first, np.concatenate([self._host[first : self.length], tokens]))
-        self._num_on_device = self.length
-        return self._device[:, : self.length + tokens.size]
+        end = self.length + tokens.size
+        if end > self._host.size:
+            self._make_room(end)
+        self._host[self.length : end] = tokens
+        return self._on_device(end)
 
-    def _write(self, start: int, tokens: Ids) -> None:
-        end = start + tokens.size
-        if self._device.shape[1] < end:
-            grown = self._device.new_empty(1, 2 * end)
-            grown[:, :start] = self._device[:, :start]
-            self._device = grown
-        self._device[0, start:end] = torch.from_numpy(tokens).to(self._device.device)
+    def _on_device(self, end: int) -> Tensor:
+        """The first `end` ids; on a CPU the host's own memory, elsewhere a copy brought up to date."""
+        if not self._shares:
+            start = self._num_on_device
+            self._device[:, start:end] = self._memory[:, start:end]
+            self._num_on_device = self.length
+        return self._device[:, :end]
+
+    def _make_room(self, needed: int) -> None:
+        """Memory for `needed` ids and as many more, the committed ones in it."""
+        size = 2 * needed + _GROWTH
+        memory = torch.empty(1, size, dtype=torch.int64)
+        host: Ids = memory[0].numpy()
+        device = memory if self._shares else self.device_ids.new_empty(1, size)
+        host[: self._host.size] = self._host
+        device[:, : self._device.shape[1]] = self._device
+        self._memory, self._host, self._device = memory, host, device
 
     def score(self, logits: Tensor) -> Tensor:
         """Processed scores, (1, V) float32, of the next token. `logits` is that node's raw row (1, V)."""
@@ -140,7 +144,7 @@ class Row:
     def commit(self, token: int, scores: Tensor | None) -> bool:
         """Append a token that came from `scores` (1, V); True where the text ends with it."""
         if self.length == self._host.size:
-            self._host = np.concatenate([self._host, np.empty_like(self._host)])
+            self._make_room(self.length)
         self._host[self.length] = token
         self.length += 1
         if self.keep_scores and scores is not None:
