@@ -36,6 +36,7 @@ def test_counters_are_the_merged_stats_of_all_calls():
         for stats in each:
             total.merge(stats)
         assert decoding.stats.to_dict() == total.to_dict()
+        assert decoding.stats.origins == each[-1].origins
         labels = {"model_name": "tiny", "engine": "0"}
         for name, value in {
             "vllm:spec_decode_num_drafts_total": total.num_drafts,

@@ -25,7 +25,8 @@ class Stats:
     - `prefill_s`, `draft_s`, `target_s`, `verify_s`, `other_s`: Seconds in the prompt's forward, in the
         generator, in the target's forwards, in the accept rule, and everywhere else in the loop.
     - `accepted_by_depth`, `proposed_by_depth`: Element i counts candidates at depth i+1.
-    - `origins`: For each new token of the (first) row, who it came from: "target" or a source's name.
+    - `origins`: For each new token of the (first) row, who it came from: "target" or a source's name. Of one
+        call; `merge` takes the other's, so that what lives across calls does not grow with their texts.
     - `lossy`: Whether an accept rule that changes the distribution was used.
     """
 
@@ -105,6 +106,8 @@ class Stats:
                 setattr(self, name, [a + b for a, b in pairs])
             elif name == "lossy":
                 self.lossy |= other.lossy
+            elif name == "origins":
+                self.origins = list(other.origins)
             else:
                 setattr(self, name, mine + theirs)
 

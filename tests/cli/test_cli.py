@@ -233,6 +233,10 @@ def test_a_trace_is_shown_kept_and_shown_again(folder: str, tmp_path: Path) -> N
     assert "</html>" in page.read_text()
     status, tree = run("trace", "show", str(kept), "--round", "1")
     assert status == 0 and "Round 1" in tree and "the target" in tree
+    page.unlink()
+    status, refused = run("trace", "show", str(kept), "--round", "99", "--html", str(page))
+    assert status == 2 and "--round must lie" in refused
+    assert page.exists() and output.split("\n")[0] in refused, "a wrong --round loses nothing"
 
 
 @pytest.mark.parametrize(

@@ -141,10 +141,13 @@ def _show(lines: list[str], name: str, number: int | None, html: Path | None) ->
 def _render(found: Any, number: int | None, html: Path | None) -> None:
     from outrider.report.trace_terminal import round_view, text_view
 
-    console.print(text_view(found) if number is None else round_view(found, number))
+    if number is None or number >= len(found.rounds):
+        console.print(text_view(found))
     if html is not None:
         from outrider.report.trace_page import trace_page
 
         with writing(html) as write:
             write(trace_page(found))
         progress_console.print(f"written to {html}", style="dim")
+    if number is not None:  # last, since it may be refused, and what was measured is not lost
+        console.print(round_view(found, number))
