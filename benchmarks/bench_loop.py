@@ -29,11 +29,11 @@ from outrider.models import load
 
 @dataclass
 class Watch:
-    """A streamer that notes when tokens came, and seconds spent inside the model's forward."""
+    """A streamer that notes when tokens came, and when each of the model's forwards began and ended."""
 
     times: list[float] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
-    forwards: list[float] = field(default_factory=list)
+    forwards: list[tuple[float, float]] = field(default_factory=list)
     prompt_seen: bool = False
 
     def put(self, tokens: Any) -> None:
@@ -93,7 +93,7 @@ def timed(model: Any, run: Callable[[Watch], Any]) -> Result:
         try:
             return plain(*args, **kwargs)
         finally:
-            watch.forwards.append(time.perf_counter() - began)
+            watch.forwards.append((began, time.perf_counter()))
 
     forward.__signature__ = __import__("inspect").signature(plain)  # type: ignore[attr-defined]
     model.forward = forward
@@ -101,12 +101,9 @@ def timed(model: Any, run: Callable[[Watch], Any]) -> Result:
         run(watch)
     finally:
         del model.forward
-    return Result(
-        sum(watch.counts[1:]),
-        watch.times[-1] - watch.times[0],
-        sum(watch.forwards[1:]),
-        len(watch.forwards) - 1,
-    )
+    # Only what began after the first token: a prompt may run in several forwards, and a model be tried out.
+    after = [end - began for began, end in watch.forwards if began >= watch.times[0]]
+    return Result(sum(watch.counts[1:]), watch.times[-1] - watch.times[0], sum(after), len(after))
 
 
 def following(text: torch.Tensor, length: int) -> Callable[[Any], Any]:

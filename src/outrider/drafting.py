@@ -53,9 +53,10 @@ def _possible(candidates: Candidates, vocab_size: int, room: int) -> Candidates:
     """Drop what cannot be accepted: ids outside the vocabulary, and nodes below the last position left."""
     if not len(candidates):
         return candidates
-    outside = (candidates.tokens < 0) | (candidates.tokens >= vocab_size)
-    if len(candidates) <= room and not outside.any():
+    tokens = candidates.tokens
+    if len(candidates) <= room and tokens.min() >= 0 and tokens.max() < vocab_size:
         return candidates
+    outside = (tokens < 0) | (tokens >= vocab_size)
     kept = np.zeros(len(candidates) + 1, bool)
     kept[-1] = True
     for node, parent in enumerate(candidates.parents):

@@ -31,11 +31,12 @@ class Streaming:
         self._put_token = getattr(streamer, "put_token", None)
 
     def committed(self, lane: Lane, verification: Verification, target: Target) -> None:
-        for i, token in enumerate(verification.committed.tolist()):
-            if self._put_token is not None:
+        if self._put_token is not None:
+            for i, token in enumerate(verification.committed.tolist()):
                 self._put_token(token, i < verification.num_accepted)
-            else:
-                self._streamer.put(torch.tensor([token]))
+            return
+        for piece in torch.tensor(verification.committed).split(1):
+            self._streamer.put(piece)
 
 
 @final

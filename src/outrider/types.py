@@ -16,6 +16,13 @@ Ids = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 _NO_IDS: Ids = np.empty(0, np.int64)
+_CHAIN: Ids = np.arange(-1, 4096)  # the parents of a chain, however long it is used
+_CHAIN.flags.writeable = False
+
+
+def _chain_parents(length: int) -> Ids:
+    """(length,) int64, read-only. Each token is the parent of the next."""
+    return _CHAIN[:length] if length <= _CHAIN.size else np.arange(-1, length - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +118,7 @@ class Candidates:
                 f"tokens and parents must be 1-D and equally long, not {self.tokens.shape} "
                 f"and {self.parents.shape}"
             )
-        before = np.arange(-1, self.parents.size - 1)
+        before = _chain_parents(self.parents.size)
         object.__setattr__(self, "is_chain", bool((self.parents == before).all()))
         if not self.is_chain and (self.parents.min() < -1 or (self.parents > before).any()):
             raise ValueError("each parent must be -1 or come before its child")
@@ -140,8 +147,9 @@ class Candidates:
         """Candidates without branches: each token is the parent of the next."""
         ids = np.asarray(tokens).reshape(-1)
         probs = None if probabilities is None else np.asarray(probabilities, np.float32).reshape(-1)
-        parents = np.arange(-1, ids.size - 1, dtype=np.int64)
-        return Candidates(ids, parents, probs, draft_logits, () if source is None else (source,) * ids.size)
+        return Candidates(
+            ids, _chain_parents(ids.size), probs, draft_logits, () if source is None else (source,) * ids.size
+        )
 
     def depths(self) -> Ids:
         """(n,) int64. Distance of each token from the last committed one; the first level is 1."""

@@ -226,9 +226,9 @@ def descend(
     `choose(node)` gives the token that follows `node` (-1: the last committed token) and the (1, V)
     scores it came from; None where nobody looks at them. Called once for each committed token.
     """
-    child_of: dict[tuple[int, int], int] = {}
-    for node, edge in enumerate(zip(candidates.parents.tolist(), candidates.tokens.tolist(), strict=True)):
-        child_of.setdefault(edge, node)
+    # The first of equal children: later ones are written first.
+    edges = zip(candidates.parents.tolist(), candidates.tokens.tolist(), range(len(candidates)), strict=True)
+    child_of = {(parent, token): node for parent, token, node in reversed(list(edges))}
     node, path = -1, []
     while True:
         token, scores = choose(node)
@@ -261,10 +261,11 @@ def peak_tokens(logits: Tensor) -> Callable[[int], int]:
         best = torch.where(peak.isnan(), -1, index).tolist()
         return lambda row: _found(best[row])
     # NumPy's argmax is three to fifty times faster here, with the same ties and NaN.
-    rows = logits.detach().numpy() if logits.dtype == torch.float32 else None
+    logits = logits.detach() if logits.requires_grad else logits
+    rows = logits.numpy() if logits.dtype == torch.float32 else None
 
     def peak_of(row: int) -> int:
-        scores = rows[row] if rows is not None else logits[row].detach().float().numpy()
+        scores = rows[row] if rows is not None else logits[row].float().numpy()
         token = int(scores.argmax())
         return _found(token if scores[token] == scores[token] else -1)
 
