@@ -35,7 +35,7 @@ figures: $(VENV)/.demo $(VENV)/.test $(RESULT)
 
 $(RESULT):
 	mkdir -p $(dir $(RESULT))
-	$(BIN)/outrider bench --model smollm2 --generators none,prompt_lookup,auto --baseline transformers --limit 16 --out $(RESULT)
+	$(BIN)/outrider bench --model smollm2 --generators none,prompt_lookup,auto --baseline transformers --limit 9 --max-new-tokens 96 --out $(RESULT)
 
 ## Style, and who may import whom.
 lint: $(VENV)/.test

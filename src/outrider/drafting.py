@@ -30,7 +30,7 @@ def propose(
     - `budget`: The most candidates; where it is not positive the generator is not asked.
     - `controller`: Cuts what was not drawn at random.
     - `vocab_size`: Other ids are dropped, with what hangs under them.
-    - `trees`: Whether a tree can be verified; else its best chain is taken.
+    - `trees`: Whether a tree can be verified; else its best chain is taken, or its first where it was drawn.
 
     **Raises:** `GeneratorError` that names the generator.
     """
@@ -41,9 +41,12 @@ def propose(
         raise GeneratorError(
             f"{_name(generator)} proposed a {type(proposed).__name__}, not Candidates; return Candidates"
         )
-    candidates = proposed if proposed.is_chain or trees else proposed.best_chain()
+    is_drawn = proposed.draft_logits is not None
+    candidates = proposed
+    if not trees:
+        candidates = proposed.first_chain() if is_drawn else proposed.best_chain()
     candidates = _possible(candidates, vocab_size, context.max_new_tokens - 1)
-    if candidates.draft_logits is not None:
+    if is_drawn:
         # What was drawn may be cut by number alone: a choice by its ids would bend the law.
         return candidates.keep(range(min(len(candidates), budget)))
     return controller.trim(candidates)

@@ -183,6 +183,19 @@ class Candidates:
             tuple(self.sources[i] for i in index) if self.sources else (),
         )
 
+    def first_chain(self) -> Candidates:
+        """The path of first children; itself when already a chain.
+
+        Of candidates drawn at random the one chain that follows their law: a first child is drawn from all of
+        it, and a choice by what was drawn, as `best_chain` makes it, would bend it.
+        """
+        node, path = -1, []
+        for child, parent in enumerate(self.parents.tolist()):
+            if parent == node:
+                path.append(child)
+                node = child
+        return self.keep(path)
+
     def best_chain(self) -> Candidates:
         """The path to the leaf with the most accepted tokens to expect; itself when already a chain."""
         if self.is_chain:
