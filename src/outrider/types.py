@@ -113,6 +113,8 @@ class Candidates:
                 own = np.array(given, dtype=np.int64)
                 own.flags.writeable = False
                 object.__setattr__(self, name, own)
+        if self.probabilities is not None and not isinstance(self.probabilities, np.ndarray):
+            object.__setattr__(self, "probabilities", np.array(self.probabilities, np.float32))
         if self.tokens.ndim != 1 or self.tokens.shape != self.parents.shape:
             raise ValueError(
                 f"tokens and parents must be 1-D and equally long, not {self.tokens.shape} "
