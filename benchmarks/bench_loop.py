@@ -71,6 +71,7 @@ class Oracle:
 
     def __init__(self, text: torch.Tensor, length: int) -> None:
         self.text, self.length = text, length
+        self.num_drafting_tokens = length
 
     def get_candidates(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, None]:
         known = self.text[:, : input_ids.shape[1] + self.length]

@@ -28,3 +28,8 @@ def can_be_cropped(part: Any) -> bool:
     return not any(
         hasattr(layer, "update_recurrent_state") or hasattr(layer, "max_cache_len") for layer in layers
     )
+
+
+def linear_length(layer: Any) -> Any:
+    """The tensor in which a recurrent layer counts its tokens; below 5.25 none does."""
+    return getattr(layer, "cumulative_length_linear", None)

@@ -256,7 +256,7 @@ class InPlaceSlidingLayer(InPlaceLayer):
     def get_max_length(self) -> int:
         return -1
 
-    def activate_past_recording(self) -> None:
+    def activate_past_recording(self, **_: Any) -> None:
         """What a rollback needs is always kept."""
 
     def crop(self, tokens_to_remove: int) -> None:

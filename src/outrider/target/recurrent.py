@@ -18,7 +18,7 @@ from transformers.cache_utils import Cache, DynamicLayer, LinearAttentionCacheLa
 from outrider.errors import UnsupportedModelError
 from outrider.target.layers import InPlaceLayer
 from outrider.target.probe import fresh_cache
-from outrider.versions import DummyLayer
+from outrider.versions import DummyLayer, linear_length
 
 # What a layer grown by concatenation holds; the tensors themselves are never written to.
 _GROWN = ("keys", "values", "cumulative_length", "is_initialized", "indexer_keys", "indexer_position_ids")
@@ -92,6 +92,9 @@ def _snapshots(layer: Any) -> list[Callable[[], None]]:
     if isinstance(layer, LinearAttentionCacheLayerMixin):
         seen = dict(layer.has_previous_state)
         restores.append(lambda: layer.has_previous_state.update(seen))
+        if (length := linear_length(layer)) is not None:
+            counted = length.clone()
+            restores.append(lambda: layer.cumulative_length_linear.copy_(counted))
         for states in (layer.conv_states, layer.recurrent_states):
             restores += [
                 _copy_back(states, index, state) for index, state in states.items() if state is not None
