@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from transformers import DynamicCache
 
+import outrider
 from outrider.errors import UnsupportedModelError
+from outrider.generators.draft_model import Generator as DraftModel
+from outrider.snapshots import has_recurrent_state
 from outrider.target.cache import InPlaceCache
-from outrider.target.recurrent import RecurrentState, has_recurrent_state, reason_against
+from outrider.target.recurrent import RecurrentState, reason_against
 from tests.target.architectures import RECURRENT, VOCAB, tiny
 
 REFUSED = {
@@ -85,3 +91,65 @@ def test_an_unknown_layer_is_refused() -> None:
     cache.layers = [Strange()]
     with pytest.raises(UnsupportedModelError, match="a Strange keeps no state"):
         RecurrentState(cache)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in RECURRENT if name not in ("minimax", "rwkv", "xlstm")])
+def test_generate_gives_plain_text_with_every_kind_of_drafter(name: str) -> None:
+    model = tiny(name)
+    prompt = torch.randint(3, VOCAB, (1, 9), generator=torch.Generator().manual_seed(1))
+    settings: dict[str, Any] = {"max_new_tokens": 30, "do_sample": False, "return_dict_in_generate": True}
+    wanted = model.generate(prompt, **settings).sequences
+    answer = wanted[0].tolist()
+
+    def half_right(ids: list[int]) -> list[int]:
+        return [token if at % 4 else 1 for at, token in enumerate(answer)][len(ids) : len(ids) + 6]
+
+    drafters: dict[str, dict[str, Any]] = {
+        "oracle": {"candidate_generator": lambda ids: answer[len(ids) : len(ids) + 5]},
+        "half right": {"candidate_generator": half_right},
+        "guesses": {"candidate_generator": lambda ids: [4, 5, 6]},
+        "itself": {"assistant_model": tiny(name), "assistant_confidence_threshold": 0.0},
+    }
+    for drafter, given in drafters.items():
+        if name in REFUSED:
+            with pytest.raises(UnsupportedModelError, match=REFUSED[name]):
+                outrider.generate(model, prompt, **settings, **given)
+            continue
+        output = outrider.generate(model, prompt, **settings, **given)
+        assert output.sequences.tolist() == wanted.tolist(), drafter
+        if drafter in ("oracle", "itself"):
+            assert output.stats.mat > 2, drafter
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in RECURRENT if name not in ("minimax", "rwkv", "xlstm")])
+def test_a_recurrent_model_drafts_for_another(name: str) -> None:
+    target = tiny("llama")
+    prompt = torch.randint(3, VOCAB, (1, 9), generator=torch.Generator().manual_seed(1))
+    wanted = target.generate(prompt, max_new_tokens=20, do_sample=False)
+    drafts = DraftModel(tiny(name), confidence_threshold=0.0, num_tokens=4)
+    for _ in range(2):  # the second text begins where the first left the draft model
+        assert (
+            outrider.generate(
+                target, prompt, max_new_tokens=20, do_sample=False, candidate_generator=drafts
+            ).tolist()
+            == wanted.tolist()
+        )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_logits_of_every_candidate_or_an_error() -> None:
+    model = tiny("llama")
+    whole = model.forward
+
+    @functools.wraps(whole)
+    def last_only(*args: Any, **kwargs: Any) -> Any:
+        return whole(*args, **kwargs | {"logits_to_keep": 1})
+
+    model.forward = last_only
+    with pytest.raises(UnsupportedModelError, match="gave logits of 1 of 4 tokens"):
+        outrider.generate(
+            model, torch.tensor([[5, 6, 7]]), max_new_tokens=9, do_sample=False,
+            candidate_generator=lambda ids: [4, 5, 6],
+        )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self, final
 
 import numpy as np
@@ -17,6 +17,7 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 from outrider.contract import CandidateGenerator
 from outrider.errors import OptionError
 from outrider.hub import is_local
+from outrider.snapshots import has_recurrent_state, snapshots
 from outrider.types import Candidates, Context, Ids, TargetInputs
 from outrider.versions import CACHE
 
@@ -71,6 +72,8 @@ class Generator(CandidateGenerator):
     def reset(self, prompt: Ids) -> None:
         self._cache: Any = None
         self._cached: Ids = np.empty(0, np.int64)
+        self._restores: list[Callable[[], None]] = []
+        self._num_committed = 0
         self._encoder: dict[str, Any] = {}
 
     def fork(self) -> Self:
@@ -82,12 +85,13 @@ class Generator(CandidateGenerator):
     def propose(self, context: Context, budget: int) -> Candidates:
         model: Any = context.inputs["target"] if self._model is None else self._model
         with _first_layers(model, self._early_exit):
-            if self._cache is None:
-                self._begin(model, context.inputs)
             return self._draft(model, context, min(budget, self._num_tokens))
 
     def _draft(self, model: Any, context: Context, num_tokens: int) -> Candidates:
-        self._roll_back(context.ids)
+        if self._cache is not None:
+            self._roll_back(context.ids)
+        if self._cache is None:
+            self._begin(model, context.inputs)
         fresh = context.ids[self._cached.size :]
         vocab_size = model.get_input_embeddings().num_embeddings
         if (fresh >= vocab_size).any():
@@ -96,6 +100,8 @@ class Generator(CandidateGenerator):
         probabilities: list[float] = []
         while len(tokens) < num_tokens:
             logits = self._forward(model, fresh)
+            if not tokens and self._is_recurrent:
+                self._restores, self._num_committed = snapshots(self._cache), self._cached.size
             position = context.ids.size + len(tokens)
             token = context.draw(logits, position) if context.draw else int(logits.argmax())
             tokens.append(token)
@@ -119,20 +125,33 @@ class Generator(CandidateGenerator):
         return logits
 
     def _roll_back(self, ids: Ids) -> None:
-        """Keep the cache's longest common prefix with `ids`, at most all of them but the last."""
+        """Keep the cache's longest common prefix with `ids`, at most all of them but the last.
+
+        A recurrent state goes back to where drafting began; where that is not such a prefix, all is run anew.
+        """
         shared = min(self._cached.size, ids.size - 1)
         differs = np.flatnonzero(self._cached[:shared] != ids[:shared])
         keep = int(differs[0]) if differs.size else shared
-        cache = (
-            self._cache.self_attention_cache if isinstance(self._cache, EncoderDecoderCache) else self._cache
-        )
-        if self._cached.size:
-            cache.crop(keep - self._cached.size)
+        if self._is_recurrent:
+            if keep == self._cached.size:
+                return
+            if keep < self._num_committed:
+                return self.reset(ids)
+            for restore in self._restores:
+                restore()
+            keep = self._num_committed
+        elif self._cached.size:
+            cache = self._cache
+            (cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache).crop(
+                keep - self._cached.size
+            )
         self._cached = self._cached[:keep]
 
     def _begin(self, model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
         cache = DynamicCache(config=model.config.get_text_config(decoder=True))
-        cache.activate_past_recording()
+        self._is_recurrent = has_recurrent_state(cache)
+        if not self._is_recurrent:
+            cache.activate_past_recording()
         self._cache = cache
         if model.config.is_encoder_decoder and not _is_encoded(inputs["inputs_tensor"]):
             self._cache = EncoderDecoderCache(cache, DynamicCache())

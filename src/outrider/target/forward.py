@@ -11,10 +11,11 @@ from transformers import EncoderDecoderCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import QuantizedCache, StaticLayer
 
 from outrider.errors import UnsupportedModelError
+from outrider.snapshots import has_recurrent_state
 from outrider.target.cache import InPlaceCache, in_place_cache_for
 from outrider.target.inputs import Inputs, inputs_for
 from outrider.target.masks import SharedHeads, supports_tree, tree_inputs
-from outrider.target.recurrent import RecurrentState, has_recurrent_state, reason_against
+from outrider.target.recurrent import RecurrentState, reason_against
 from outrider.types import Candidates, Ids
 from outrider.versions import CACHE, can_be_cropped
 
@@ -120,6 +121,11 @@ class Target:
             self.outputs = self.model(**inputs, return_dict=True)
         self._num_new = num_new
         logits: Tensor = self.outputs.logits[0]
+        if logits.shape[0] < num_new:
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__} gave logits of {logits.shape[0]} of {num_new} tokens, so candidates "
+                "cannot be verified; use candidate_generator='none'"
+            )
         return [logits if logits.shape[0] == num_new else logits[-num_new:]]
 
     def commit(self, paths: Sequence[Ids], num_committed: Sequence[int]) -> None:

@@ -70,7 +70,6 @@ class ModelInputs:
         self._model: Any = model
         self._kwargs = kwargs
         self._outputs: Any = None
-        self._keep_logits = "logits_to_keep" in kwargs
 
     @property
     def cache(self) -> Any:
@@ -80,12 +79,12 @@ class ModelInputs:
         kwargs = dict(self._kwargs)
         if num_new > 1:
             kwargs = self._stepped(self._outputs, kwargs, num_new - 1)
-        if self._keep_logits:
-            kwargs["logits_to_keep"] = num_new
         length = num_past + num_new if kwargs.get("use_cache", True) else None
         inputs: dict[str, Any] = self._model.prepare_inputs_for_generation(
             ids, next_sequence_length=length, **kwargs
         )
+        if "logits_to_keep" in inputs:  # some models set it themselves, to their configuration's
+            inputs["logits_to_keep"] = num_new
         return inputs
 
     def step_on(self, outputs: Any, num_tokens: int) -> None:

@@ -111,6 +111,11 @@ class InPlaceLayer(DynamicLayer):
         """Entries that fit into the memory at hand."""
         return 0 if self._keys is None else self._keys.capacity
 
+    def remember(self) -> Callable[[], None]:
+        """What takes the layer back to the length that it has now."""
+        length = self.length
+        return lambda: self.crop(length - self.length)
+
     @property
     def num_bytes(self) -> int:
         """Bytes of memory at hand."""

@@ -16,17 +16,9 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer, LinearAttentionCacheLayerMixin
 
 from outrider.errors import UnsupportedModelError
-from outrider.target.layers import InPlaceLayer
+from outrider.snapshots import snapshots
 from outrider.target.probe import fresh_cache
-from outrider.versions import DummyLayer, linear_length
-
-# What a layer grown by concatenation holds; the tensors themselves are never written to.
-_GROWN = ("keys", "values", "cumulative_length", "is_initialized", "indexer_keys", "indexer_position_ids")
-
-
-def has_recurrent_state(cache: Any) -> bool:
-    """Whether a layer of `cache` keeps a recurrent or convolution state."""
-    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in getattr(cache, "layers", ()))
+from outrider.versions import DummyLayer
 
 
 @final
@@ -68,7 +60,7 @@ class RecurrentState:
     def before_forward(self) -> None:
         """Remember every layer as it is, unless it already is as remembered."""
         if not self._restores:
-            self._restores = [restore for layer in self._cache.layers for restore in _snapshots(layer)]
+            self._restores = snapshots(self._cache)
 
     def commit(self, num_new: int, num_kept: int) -> None:
         """Keep the first `num_kept` of the `num_new` tokens behind the pending ones, and forget the rest."""
@@ -78,41 +70,6 @@ class RecurrentState:
         for restore in self._restores:
             restore()
         self.num_pending += num_kept
-
-
-def _snapshots(layer: Any) -> list[Callable[[], None]]:
-    """What takes a layer back to what it is now."""
-    restores = []
-    if isinstance(layer, InPlaceLayer):
-        length = layer.get_seq_length()
-        restores.append(lambda: layer.crop(length - layer.get_seq_length()))
-    elif isinstance(layer, DynamicLayer):
-        held = {name: vars(layer)[name] for name in _GROWN if name in vars(layer)}
-        restores.append(lambda: vars(layer).update(held))
-    if isinstance(layer, LinearAttentionCacheLayerMixin):
-        seen = dict(layer.has_previous_state)
-        restores.append(lambda: layer.has_previous_state.update(seen))
-        if (length := linear_length(layer)) is not None:
-            counted = length.clone()
-            restores.append(lambda: layer.cumulative_length_linear.copy_(counted))
-        for states in (layer.conv_states, layer.recurrent_states):
-            restores += [
-                _copy_back(states, index, state) for index, state in states.items() if state is not None
-            ]
-    return restores
-
-
-def _copy_back(states: dict[int, Tensor | None], index: int, state: Tensor) -> Callable[[], None]:
-    kept = state.clone()
-
-    def restore() -> None:
-        now = states[index]
-        if now is state:  # in place, as transformers does: its address stays
-            now.copy_(kept)
-        else:
-            states[index] = kept.clone()
-
-    return restore
 
 
 def reason_against(model: PreTrainedModel, num_tokens: int = 6, tolerance: float | None = None) -> str | None:
