@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from outrider.target.cache import InPlaceCache
-from outrider.target.masks import SharedHeads, ancestors, supports_tree, tree_inputs
+from outrider.target.masks import ancestors, supports_tree, tree_inputs
 from outrider.types import Candidates
 from outrider.versions import CACHE
 from tests.target.architectures import ALIBI, ENCODER_DECODER, FULL, VOCAB, WINDOWED, tiny
@@ -117,17 +115,3 @@ def test_trees_under_rounded_lengths(name: str) -> None:
         inputs = tree_inputs(model, {"input_ids": ids}, tree, cache)
         logits.append(run(model, inputs.pop("input_ids"), cache, **inputs))
     torch.testing.assert_close(*logits, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral", "gemma3_text", "deepseek_v3"])
-def test_shared_heads_give_the_same_bits(name: str) -> None:
-    model, cache = tiny(name, "sdpa"), None
-    text = torch.randint(3, VOCAB, (1, 60), generator=torch.Generator().manual_seed(4))
-    logits = []
-    for grouped in (False, True):
-        cache = InPlaceCache(model.config)
-        run(model, text[:, :50], cache)
-        with SharedHeads(model.device) if grouped else nullcontext():
-            logits.append(run(model, text[:, 50:], cache))
-        assert "TRANSFORMERS_SDPA_FORCE_GQA" not in os.environ
-    assert torch.equal(*logits)

@@ -17,6 +17,7 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 from outrider.contract import CandidateGenerator
 from outrider.errors import OptionError
 from outrider.hub import is_local
+from outrider.lean import LeanForward
 from outrider.snapshots import has_recurrent_state, snapshots
 from outrider.types import Candidates, Context, Ids, TargetInputs
 from outrider.versions import CACHE
@@ -115,12 +116,13 @@ class Generator(CandidateGenerator):
         """(1, V) float32 logits of what follows `ids`, which come after what is cached."""
         self._cached = np.concatenate([self._cached, ids])
         name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
-        outputs = model(
-            **{name: torch.tensor(ids[None], device=model.device), CACHE: self._cache},
-            **self._encoder,
-            use_cache=True,
-            return_dict=True,
-        )
+        with self._lean:
+            outputs = model(
+                **{name: torch.tensor(ids[None], device=model.device), CACHE: self._cache},
+                **self._encoder,
+                use_cache=True,
+                return_dict=True,
+            )
         logits: Tensor = outputs.logits[:, -1].float()
         return logits
 
@@ -148,6 +150,7 @@ class Generator(CandidateGenerator):
         self._cached = self._cached[:keep]
 
     def _begin(self, model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
+        self._lean = LeanForward(model)
         cache = DynamicCache(config=model.config.get_text_config(decoder=True))
         self._is_recurrent = has_recurrent_state(cache)
         if not self._is_recurrent:

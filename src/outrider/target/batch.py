@@ -15,10 +15,11 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 
 from outrider.errors import UnsupportedModelError
+from outrider.lean import LeanForward
 from outrider.target.cache import InPlaceCache
 from outrider.target.forward import vocab_size
 from outrider.target.layers import InPlaceLayer, InPlaceSlidingLayer
-from outrider.target.masks import Reach, SharedHeads, ancestors, for_attention, for_each_kind, supports_tree
+from outrider.target.masks import Reach, ancestors, for_attention, for_each_kind, supports_tree
 from outrider.types import Candidates, Ids
 from outrider.versions import CACHE
 
@@ -50,7 +51,7 @@ class BatchTarget:
         min_holes: int = 64,
     ) -> None:
         self.model: Any = model
-        self._shared_heads = SharedHeads(model.device)
+        self._lean = LeanForward(model)
         self.config = generation_config
         self.vocab_size = vocab_size(model)
         self.outputs: Any = None
@@ -97,7 +98,7 @@ class BatchTarget:
             trees[index, : sizes[index], : sizes[index]] = ancestors(candidates)
         positions = torch.from_numpy(self._counts[:, None] + depths).to(device)
         masks = self._masks(torch.from_numpy(trees).to(device), positions)
-        with self._shared_heads:
+        with self._lean:
             self.outputs = self.model(
                 input_ids=torch.from_numpy(ids).to(device),
                 attention_mask=masks,

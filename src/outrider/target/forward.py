@@ -11,10 +11,11 @@ from transformers import EncoderDecoderCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import QuantizedCache, StaticLayer
 
 from outrider.errors import UnsupportedModelError
+from outrider.lean import LeanForward
 from outrider.snapshots import has_recurrent_state
 from outrider.target.cache import InPlaceCache, in_place_cache_for
 from outrider.target.inputs import Inputs, inputs_for
-from outrider.target.masks import SharedHeads, supports_tree, tree_inputs
+from outrider.target.masks import supports_tree, tree_inputs
 from outrider.target.recurrent import RecurrentState, reason_against
 from outrider.types import Candidates, Ids
 from outrider.versions import CACHE, can_be_cropped
@@ -44,7 +45,7 @@ class Target:
         drafting: bool,
     ) -> None:
         self.model: Any = model
-        self._shared_heads = SharedHeads(model.device)
+        self._lean = LeanForward(model)
         self.config = generation_config
         self.vocab_size = vocab_size(model)
         self._kwargs = model_kwargs
@@ -117,7 +118,7 @@ class Target:
         if self._is_tree:
             self._num_past = self.cache.get_seq_length()
             inputs = tree_inputs(self.model, inputs, candidates, self.cache)
-        with self._shared_heads:
+        with self._lean:
             self.outputs = self.model(**inputs, return_dict=True)
         self._num_new = num_new
         logits: Tensor = self.outputs.logits[0]

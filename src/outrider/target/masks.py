@@ -7,7 +7,6 @@ type. A node sees the committed tokens and its own ancestors, and its position i
 from __future__ import annotations
 
 import inspect
-import os
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ Bools = npt.NDArray[np.bool_]
 # Windows applied inside the attention layers, by slot and not by position, where no mask reaches.
 _WINDOW_INSIDE = "attention_layers"
 _ATTENTIONS = ("sdpa", "eager")
-_GROUPED = "TRANSFORMERS_SDPA_FORCE_GQA"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +45,6 @@ class Reach:
         if self.chunk is not None:
             return keys // self.chunk == queries // self.chunk
         return None
-
-
-class SharedHeads:
-    """Inside it, on a CPU, attention under a mask reads K and V where they are.
-
-    transformers copies them once for each query head whenever there is a mask, that is whenever a forward
-    holds more than one token. Its own switch for torch's grouped heads gives the same bits without (equal in
-    `tests/target/test_masks.py`). Not on CUDA, where that kernel takes no mask. May be entered many times.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._switches = device.type == "cpu" and _GROUPED not in os.environ
-
-    def __enter__(self) -> None:
-        if self._switches:
-            os.environ[_GROUPED] = "1"
-
-    def __exit__(self, *_: object) -> None:
-        if self._switches:
-            os.environ.pop(_GROUPED, None)
 
 
 def ancestors(candidates: Candidates) -> Bools:

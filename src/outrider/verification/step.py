@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from transformers.generation import logits_process
@@ -21,6 +23,8 @@ from outrider.errors import NonFiniteLogitsError
 from outrider.types import Candidates, Ids
 
 _GROWTH = 1024
+# The bits of infinity in half precisions.
+_INFINITY = {torch.bfloat16: 0x7F80, torch.float16: 0x7C00}
 _WARPERS = (
     logits_process.TemperatureLogitsWarper,
     logits_process.TopKLogitsWarper,
@@ -263,13 +267,26 @@ def peak_tokens(logits: Tensor) -> Callable[[int], int]:
     # NumPy's argmax is three to fifty times faster here, with the same ties and NaN.
     logits = logits.detach() if logits.requires_grad else logits
     rows = logits.numpy() if logits.dtype == torch.float32 else None
+    bits = logits.view(torch.int16).numpy() if logits.dtype in _INFINITY else None
 
     def peak_of(row: int) -> int:
+        if bits is not None and (token := _peak_of_bits(bits[row], _INFINITY[logits.dtype])) >= 0:
+            return token
         scores = rows[row] if rows is not None else logits[row].float().numpy()
         token = int(scores.argmax())
         return _found(token if scores[token] == scores[token] else -1)
 
     return peak_of
+
+
+def _peak_of_bits(bits: npt.NDArray[np.int16], infinity: int) -> int:
+    """The first most likely token by a half-precision row's bits, without widening it; -1 where they do not tell.
+
+    Numbers above zero are in the order of their bits; a NaN lies beyond an infinity.
+    """
+    token = int(bits.argmax())
+    tells = 0 < bits[token] <= infinity and bits.view(np.uint16).max() <= infinity + 2**15
+    return token if tells else -1
 
 
 def _found(token: int) -> int:
