@@ -35,7 +35,7 @@ class Streaming:
             for i, token in enumerate(verification.committed.tolist()):
                 self._put_token(token, i < verification.num_accepted)
             return
-        for piece in torch.tensor(verification.committed).split(1):
+        for piece in torch.from_numpy(verification.committed.copy()).split(1):
             self._streamer.put(piece)
 
 

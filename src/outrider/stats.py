@@ -79,14 +79,18 @@ class Stats:
             self.num_accepted += outcome.num_accepted
             self.num_committed += int(outcome.committed.size)
             self._count_depths(outcome)
-        names = outcomes[0].candidates.sources or (source,) * len(outcomes[0].candidates)
-        accepted = [names[node] for node in outcomes[0].path]
-        self.origins += accepted + ["target"] * (int(outcomes[0].committed.size) - len(accepted))
+        first = outcomes[0]
+        names = first.candidates.sources
+        self.origins += [names[node] for node in first.path.tolist()] if names else [source] * first.path.size
+        self.origins += ["target"] * (int(first.committed.size) - first.path.size)
 
     def _count_depths(self, outcome: Verification) -> None:
-        if not len(outcome.candidates):
+        candidates = outcome.candidates
+        if not len(candidates):
             return
-        proposed = np.bincount(outcome.candidates.depths())[1:].tolist()
+        proposed = (
+            [1] * len(candidates) if candidates.is_chain else np.bincount(candidates.depths())[1:].tolist()
+        )
         for counts in (self.proposed_by_depth, self.accepted_by_depth):
             counts.extend([0] * (len(proposed) - len(counts)))
         for depth, count in enumerate(proposed):
