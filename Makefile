@@ -2,6 +2,7 @@
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 VENV   := .venv
+OLDEST := .venv-oldest
 BIN    := $(VENV)/bin
 LLAMA  := .venv-llama
 # Not for the native CPU: virtual machines advertise units that they do not grant.
@@ -9,7 +10,7 @@ LLAMA_FLAGS := -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DG
   $(if $(shell grep -om1 avx512_vnni /proc/cpuinfo),-DGGML_AVX512=ON -DGGML_AVX512_VNNI=ON)
 PROMPT ?=
 
-.PHONY: demo test test-browser figures test-model lint types check bench-loop bench-index bench-verify bench-target test-engines test-llama bench-engines bench-llama clean
+.PHONY: demo test test-oldest test-browser figures test-model lint types check bench-loop bench-index bench-verify bench-target test-engines test-llama bench-engines bench-llama clean
 
 ## Generate from a small real model, side by side with transformers: make demo PROMPT="..."
 demo: $(VENV)/.demo
@@ -18,6 +19,10 @@ demo: $(VENV)/.demo
 ## All tests.
 test: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+## The same with the oldest transformers that is supported.
+test-oldest: $(OLDEST)/.test
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2
 
 ## The command line on the real small model.
 test-model: $(VENV)/.test $(VENV)/.demo
@@ -100,5 +105,11 @@ $(VENV)/.test: $(VENV)/.torch pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[test]'
 	touch $@
 
+$(OLDEST)/.test: pyproject.toml
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install --quiet $(TORCH)
+	$(OLDEST)/bin/pip install --quiet --editable '.[test]' 'transformers==5.16.*'
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(LLAMA) build dist src/*.egg-info
+	rm -rf $(VENV) $(OLDEST) $(LLAMA) build dist src/*.egg-info

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from outrider.target.cache import InPlaceCache
+from outrider.caches.in_place import InPlaceCache
 from outrider.target.masks import SharedHeads
 
 SIZES = (1, 8, 32)

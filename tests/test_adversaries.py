@@ -17,6 +17,7 @@ from outrider import AssistedDecoding, CandidateGenerator, Candidates
 from outrider.control import Fixed
 from outrider.errors import GeneratorError
 from outrider.types import Context, Verification
+from outrider.versions import CACHE, can_be_cropped
 from tests.tiny import VOCAB, prompt, snapshot, tiny
 
 NEW = 14
@@ -73,14 +74,15 @@ class Adversary(CandidateGenerator):
 def cache_for(kind: str, model: Any, ids: Tensor) -> dict[str, Any]:
     # A static window cannot be rolled back, and is refused.
     if kind == "static" and model.config.model_type == "llama":
-        return {"cache": StaticCache(config=model.config, max_cache_len=ids.shape[1] + NEW)}
+        cache = StaticCache(config=model.config, max_cache_len=ids.shape[1] + NEW)
+        return {CACHE: cache} if can_be_cropped(cache) else {}
     if kind == "offered":
-        return {"cache": DynamicCache(config=model.config)}
+        return {CACHE: DynamicCache(config=model.config)}
     if kind == "begun":
         cache = DynamicCache(config=model.config)
         with torch.no_grad():
-            model(ids[:, :4], cache=cache, use_cache=True)
-        return {"cache": cache, "attention_mask": torch.ones_like(ids)}
+            model(ids[:, :4], **{CACHE: cache}, use_cache=True)
+        return {CACHE: cache, "attention_mask": torch.ones_like(ids)}
     return {}
 
 
@@ -133,7 +135,7 @@ def test_the_text_is_plain_decodings_or_one_error_names_the_generator(
         assert output.sequences.tolist() == wanted.tolist()
         assert output.stats.num_committed == wanted.shape[1] - start
         if own:
-            assert own["cache"].get_seq_length() == wanted.shape[1] - 1
+            assert own[CACHE].get_seq_length() == wanted.shape[1] - 1
     assert snapshot(model) == before
 
 

@@ -15,6 +15,7 @@ from transformers import (
 )
 
 import outrider
+from outrider.versions import CACHE
 from tests.tiny import VOCAB, build, draft_model, oracle, prompt, tiny
 
 GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 16}
@@ -107,7 +108,7 @@ def test_sampled_outputs_have_plain_samplings_shapes(name: str, drafter: str) ->
         return tuple(shapes(part) for part in value) if isinstance(value, tuple) else tuple(value.shape)
 
     assert set(plain) == set(ours)
-    for name in set(plain) - {"cache"}:
+    for name in set(plain) - {CACHE}:
         assert shapes(ours[name]) == shapes(plain[name]), name
 
 

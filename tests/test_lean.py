@@ -8,8 +8,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from outrider.caches.in_place import InPlaceCache
 from outrider.lean import LeanForward
-from outrider.target.cache import InPlaceCache
 from outrider.versions import CACHE
 from tests.target.architectures import ALIBI, VOCAB, tiny
 

@@ -15,8 +15,13 @@ CACHE = (
     else "past_key_values"
 )
 
-# The layer of a cache that holds nothing: below 5.20 there is none, and nothing is an instance of ().
-DummyLayer: Any = getattr(cache_utils, "DummyLayer", ())
+
+class _NoLayer:
+    """A class without instances."""
+
+
+# The layer of a cache that holds nothing: below 5.20 there is none.
+DummyLayer: Any = getattr(cache_utils, "DummyLayer", _NoLayer)
 
 
 def can_be_cropped(part: Any) -> bool:

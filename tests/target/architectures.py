@@ -13,6 +13,8 @@ from transformers import (
     PreTrainedModel,
 )
 
+from outrider.versions import CACHE
+
 VOCAB = 99
 WINDOW = 16
 
@@ -269,6 +271,9 @@ RECURRENT: dict[str, dict[str, Any]] = {
 }
 
 _TYPES = {"qwen2_window": "qwen2"}
+
+if CACHE != "cache":  # transformers below 5.20 does not know it
+    del RECURRENT["kimi_linear"]
 
 DECODERS = FULL | WINDOWED | ALIBI | RECURRENT
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 from transformers.generation.utils import GenerationMixin
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from outrider.target.cache import InPlaceCache
+from outrider.caches.in_place import InPlaceCache
 from outrider.target.inputs import GrownInputs, ModelInputs, inputs_for
 from outrider.versions import CACHE
 from tests.target.architectures import ALIBI, ENCODER_DECODER, FULL, VOCAB, WINDOWED, tiny
@@ -47,7 +48,7 @@ def test_the_quick_way_gives_what_the_models_own_methods_give(name: str, num_pad
         (1, 0, 1),
     ]:
         for inputs in (quick, own):
-            inputs.step_on({CACHE: cache}, num_committed)
+            inputs.step_on(CausalLMOutputWithPast(**{CACHE: cache}), num_committed)
         length += num_committed
         one, other = (
             i.of(ids[:, : length + num_candidates], num_past, num_candidates + 1) for i in (quick, own)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from outrider.target.cache import InPlaceCache
+from outrider.caches.in_place import InPlaceCache
 from outrider.target.masks import ancestors, supports_tree, tree_inputs
 from outrider.types import Candidates
 from outrider.versions import CACHE

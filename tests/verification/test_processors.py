@@ -55,7 +55,7 @@ GREEDY = {
     "suppress": dict(suppress_tokens=[12, 21, 5]),
     "begin_suppress": dict(begin_suppress_tokens=[12, 21, 5, 0]),
     "bad_words": dict(bad_words_ids=[[12], [21, 0], [5, 12, 3]], eos_token_id=9),
-    "sequence_bias": dict(sequence_bias=[[[12], -8.0], [[21, 0], 6.0]]),
+    "sequence_bias": dict(sequence_bias={(12,): -8.0, (21, 0): 6.0}),
     "exponential_decay": dict(exponential_decay_length_penalty=(4, 1.5), eos_token_id=9),
     "renormalize": dict(renormalize_logits=True),
     "nan_removal": dict(remove_invalid_values=True),

@@ -14,11 +14,12 @@ from torch import Tensor
 from torch.nn import ModuleList
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 
+from outrider.caches.in_place import InPlaceCache
+from outrider.caches.snapshots import has_recurrent_state, snapshots
 from outrider.contract import CandidateGenerator
 from outrider.errors import OptionError
 from outrider.hub import is_local
 from outrider.lean import LeanForward
-from outrider.snapshots import has_recurrent_state, snapshots
 from outrider.types import Candidates, Context, Ids, TargetInputs
 from outrider.versions import CACHE
 
@@ -151,7 +152,7 @@ class Generator(CandidateGenerator):
 
     def _begin(self, model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
         self._lean = LeanForward(model)
-        cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+        cache = InPlaceCache(model.config.get_text_config(decoder=True))
         self._is_recurrent = has_recurrent_state(cache)
         if not self._is_recurrent:
             cache.activate_past_recording()

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 
+from outrider.caches.in_place import InPlaceCache
+from outrider.caches.layers import InPlaceLayer, InPlaceSlidingLayer
 from outrider.errors import UnsupportedModelError
 from outrider.lean import LeanForward
-from outrider.target.cache import InPlaceCache
 from outrider.target.forward import vocab_size
-from outrider.target.layers import InPlaceLayer, InPlaceSlidingLayer
 from outrider.target.masks import Reach, ancestors, for_attention, for_each_kind, supports_tree
 from outrider.types import Candidates, Ids
 from outrider.versions import CACHE

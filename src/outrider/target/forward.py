@@ -10,10 +10,10 @@ from torch import Tensor
 from transformers import EncoderDecoderCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import QuantizedCache, StaticLayer
 
+from outrider.caches.in_place import InPlaceCache, in_place_cache_for
+from outrider.caches.snapshots import has_recurrent_state
 from outrider.errors import UnsupportedModelError
 from outrider.lean import LeanForward
-from outrider.snapshots import has_recurrent_state
-from outrider.target.cache import InPlaceCache, in_place_cache_for
 from outrider.target.inputs import Inputs, inputs_for
 from outrider.target.masks import supports_tree, tree_inputs
 from outrider.target.recurrent import RecurrentState, reason_against

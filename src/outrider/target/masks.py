@@ -19,8 +19,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from outrider.target.cache import InPlaceCache
-from outrider.target.layers import InPlaceLayer
+from outrider.caches.in_place import InPlaceCache
+from outrider.caches.layers import InPlaceLayer
 from outrider.types import Candidates
 from outrider.versions import CACHE, DummyLayer
 

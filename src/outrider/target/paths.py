@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
-from outrider.snapshots import has_recurrent_state
+from outrider.caches.snapshots import has_recurrent_state
 from outrider.target.masks import reason_against_trees
 from outrider.target.probe import fresh_cache
 from outrider.target.recurrent import reason_against

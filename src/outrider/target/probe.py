@@ -21,8 +21,8 @@ import transformers
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from outrider.caches.in_place import InPlaceCache
 from outrider.errors import UnsupportedModelError
-from outrider.target.cache import InPlaceCache
 from outrider.versions import CACHE, can_be_cropped
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)

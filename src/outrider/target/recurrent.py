@@ -15,10 +15,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer, LinearAttentionCacheLayerMixin
 
+from outrider.caches.snapshots import snapshots
 from outrider.errors import UnsupportedModelError
-from outrider.snapshots import snapshots
 from outrider.target.probe import fresh_cache
-from outrider.versions import DummyLayer
+from outrider.versions import CACHE, DummyLayer
 
 
 @final
@@ -118,7 +118,7 @@ def _tried_out(model: PreTrainedModel, num_tokens: int) -> tuple[list[Tensor], l
 
 
 def _hidden_states(model: Any, ids: Tensor, cache: Any) -> list[Tensor]:
-    outputs = model(input_ids=ids, cache=cache, use_cache=True, output_hidden_states=True)
+    outputs = model(input_ids=ids, **{CACHE: cache}, use_cache=True, output_hidden_states=True)
     hidden = outputs.hidden_states or ()
     return [states.float() for states in (*hidden, outputs.logits)]
 

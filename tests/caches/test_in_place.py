@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, PreTrainedModel, QuantizedCache
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, PreTrainedModel, StaticCache
 
-from outrider.target.cache import InPlaceCache, in_place_cache_for
-from outrider.target.layers import InPlaceLayer, InPlaceSlidingLayer
+from outrider.caches.in_place import InPlaceCache, in_place_cache_for
+from outrider.caches.layers import InPlaceLayer, InPlaceSlidingLayer
 from outrider.versions import CACHE
 from tests.target.architectures import ALIBI, ENCODER_DECODER, FULL, VOCAB, WINDOW, WINDOWED, tiny
 
@@ -180,7 +180,7 @@ def test_batch_changes_reset_and_copies() -> None:
             before, ours = ours, copy.deepcopy(ours)
             run(model, ids, before)
         elif change == "reset":
-            theirs.reset()
+            theirs = pair(model)[0]
             ours.reset()
             rows = torch.tensor([0])
         else:
@@ -210,7 +210,7 @@ def test_in_place_cache_for_leaves_what_is_not_plain() -> None:
     run(model, prompt(5), filled)
     users = DynamicCache(config=model.config)
     users._is_user_defined = True
-    others = [None, filled, users, QuantizedCache("fp8", model.config), InPlaceCache(model.config)]
+    others = [None, filled, users, StaticCache(model.config, max_cache_len=50), InPlaceCache(model.config)]
     assert all(in_place_cache_for(model, {CACHE: cache}, config) is None for cache in others)
     cross = DynamicCache(config=bart.config)
     both = in_place_cache_for(

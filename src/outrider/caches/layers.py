@@ -160,7 +160,7 @@ class InPlaceLayer(DynamicLayer):
             raise ValueError(
                 f"crop({tokens_to_remove}) adds nothing back; pass how many tokens to remove, as -n"
             )
-        self.length = max(0, self.length + tokens_to_remove)
+        self.length = max(0, self.length + int(tokens_to_remove))
 
     def keep_path(self, base_length: int, path: Tensor, num_in_place: int) -> None:
         """Of the entries from `base_length` on keep those at `path`, in that order.
@@ -265,7 +265,7 @@ class InPlaceSlidingLayer(InPlaceLayer):
         """What a rollback needs is always kept."""
 
     def crop(self, tokens_to_remove: int) -> None:
-        length = max(0, self.length + tokens_to_remove)
+        length = max(0, self.length + int(tokens_to_remove))
         if self._dropped > max(0, length - self.sliding_window + 1):
             raise RuntimeError(
                 f"cannot remove {-tokens_to_remove} tokens: a layer with a window of {self.sliding_window} "

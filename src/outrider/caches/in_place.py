@@ -9,7 +9,7 @@ import torch
 from transformers import EncoderDecoderCache, GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from outrider.target.layers import InPlaceLayer, InPlaceSlidingLayer
+from outrider.caches.layers import InPlaceLayer, InPlaceSlidingLayer
 from outrider.versions import CACHE, DummyLayer
 
 
@@ -33,9 +33,13 @@ class InPlaceCache(DynamicCache):
 
     @classmethod
     def replacing(cls, cache: DynamicCache, max_length: int | None = None, multiple: int = 1) -> Self:
-        """An empty in-place cache with the layers that an empty `cache` has."""
+        """An empty in-place cache with the layers that an empty `cache` has; that one shares them from now on.
+
+        Where transformers does not tell a cache of the user's own from one it made (below 5.20), the user's is
+        thus filled all the same.
+        """
         replaced = cls.__new__(cls)
-        Cache.__init__(replaced, layers=list(cache.layers))
+        Cache.__init__(replaced, layers=cache.layers)
         replaced.multiple = multiple
         replaced._replace_layers(max_length)
         return replaced

@@ -1,0 +1,1 @@
+"""Caches written in place and rolled back: the target's, and that of a model that drafts."""
