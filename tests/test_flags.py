@@ -126,6 +126,7 @@ def tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
 
 @pytest.mark.parametrize("hook", [False, True])
 def test_tokenizers_that_differ_are_refused_and_equal_ones_are_not(hook: bool) -> None:
+    """Report 31: text is never tokenised anew between two vocabularies; ids agree, or it is one sentence."""
     words = [f"w{i}" for i in range(99)]
 
     def drafted(**flags: Any) -> Any:
