@@ -55,7 +55,7 @@ def decode(
     **Exact:** with an exact verifier, each row's tokens are those (or follow the law) of plain decoding,
     whatever the generators propose.
     """
-    stats, clock = Stats(lossy=verifier.lossy), Clock(_NVTX)
+    stats, clock = Stats(lossy=verifier.lossy, exact=target.exact), Clock(_NVTX)
     for lane in lanes:
         ask(lane.generator, "reset", lane.row.ids)
     while lanes:

@@ -43,6 +43,7 @@ def generate(
     seed: int | None = None,
     streamer: Any = None,
     verification: str = "auto",
+    exact: bool | str | None = None,
     controller: Controller | None = None,
     listeners: Sequence[Listener] = (),
     **generate_kwargs: Any,
@@ -58,6 +59,9 @@ def generate(
     - `seed`: With sampling, the text depends on model, prompt and seed alone.
     - `streamer`: transformers' streamer; it gets every committed token once, in order.
     - `verification`: How candidates are accepted; see `outrider.verification`.
+    - `exact`: In half precision, whose bits the target's logits have, whatever drafts: "transformers", those
+        of its own `generate()`; "generators", the same for all of them and for none; True, the stronger of
+        these that can be had; False, none; None, the stronger that costs less than a tenth of the speed.
     - `controller`: What sets each round's budget; the default fits the generator.
     - `listeners`: Hear of every round; see `outrider.decoding.Listener`.
     - `generate_kwargs`: All that `model.generate` takes, its flags of assisted decoding included.
@@ -66,7 +70,8 @@ def generate(
 
     **Raises:** `OutriderError`s, each one sentence; see `outrider.errors`.
 
-    **Exact:** greedy tokens equal `model.generate`'s in float32 and float64.
+    **Exact:** greedy tokens equal `model.generate`'s in float32 and float64, and in half precision where
+        `.stats.exact` says "transformers".
     """
     if not callable(getattr(model, "generate", None)):
         raise UnsupportedModelError(
@@ -79,6 +84,7 @@ def generate(
         seed=seed,
         streamer=streamer,
         verification=verification,
+        exact=exact,
         controller=controller,
         listeners=listeners,
         flags=flags,
@@ -112,6 +118,7 @@ class AssistedDecoding:
         seed: int | None = None,
         streamer: Any = None,
         verification: str = "auto",
+        exact: bool | str | None = None,
         controller: Controller | None = None,
         listeners: Sequence[Listener] = (),
         flags: Flags | None = None,
@@ -127,6 +134,7 @@ class AssistedDecoding:
         self._seed = seed
         self._streamer = streamer
         self._verification = verification
+        self._exact = exact
         self._given_controller = controller
         self._listeners = tuple(listeners)
         self._lock = threading.Lock()
@@ -185,10 +193,10 @@ class AssistedDecoding:
         verifier = get_verifier(self._verification, do_sample=bool(config.do_sample), seed=self._seed)
         target_inputs = {name: value for name, value in inputs.items() if name != "inputs_tensor"}
         if ids.shape[0] > 1:
-            _check_batch(config, processors, self._streamer, inputs.get("attention_mask"))
+            _check_batch(config, processors, self._streamer, inputs.get("attention_mask"), self._exact)
             target: Any = BatchTarget(model, target_inputs, config)
         else:
-            target = Target(model, target_inputs, config, drafting=self._drafts)
+            target = Target(model, target_inputs, config, self._drafts, ids.shape[1], self._exact)
         wanted = bool(config.return_dict_in_generate)
         lanes = [
             self._lane(
@@ -275,7 +283,11 @@ def _check_mode(config: GenerationConfig, ids: Tensor) -> None:
 
 
 def _check_batch(
-    config: GenerationConfig, processors: LogitsProcessorList, streamer: Any, mask: Tensor | None
+    config: GenerationConfig,
+    processors: LogitsProcessorList,
+    streamer: Any,
+    mask: Tensor | None,
+    exact: bool | str | None,
 ) -> None:
     """**Raises:** `OptionError` for what is kept once a batch, and cannot be had a row."""
     kept = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
@@ -287,6 +299,11 @@ def _check_batch(
     if mask is not None and bool((mask[:, -1] == 0).any()):
         raise OptionError(
             "prompts of a batch must be padded on the left; set tokenizer.padding_side = 'left'"
+        )
+    if exact:
+        raise OptionError(
+            f"exact={exact!r} can't be had of a batch, whose rows' keys have holes; generate one prompt at a time, "
+            "or drop exact"
         )
     if streamer is not None:
         raise OptionError("a streamer shows one text, and this is a batch; generate one sequence at a time")

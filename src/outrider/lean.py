@@ -24,10 +24,14 @@ class LeanForward:
         CUDA, where that kernel takes no mask.
 
     Under `torch.no_grad()` only. May be entered many times, not from several threads at once.
+
+    **Arguments:**
+
+    - `grouped`: Whether attention under a mask may read K and V where they are.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._groups = model.device.type == "cpu" and _GROUPED not in os.environ
+    def __init__(self, model: PreTrainedModel, grouped: bool = True) -> None:
+        self._groups = grouped and model.device.type == "cpu" and _GROUPED not in os.environ
         self._skips = not any(_is_compiled(module) for module in model.modules())
         self._guards: list[Any] = []
 

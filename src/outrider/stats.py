@@ -28,6 +28,8 @@ class Stats:
     - `origins`: For each new token of the (first) row, who it came from: "target" or a source's name. Of one
         call; `merge` takes the other's, so that what lives across calls does not grow with their texts.
     - `lossy`: Whether an accept rule that changes the distribution was used.
+    - `exact`: "transformers" or "generators" where the bits of the target's logits are those of transformers'
+        own forwards over one token, or at least the same whatever drafts; of many calls, what all of them had.
     """
 
     num_prefills: int = 0
@@ -45,6 +47,7 @@ class Stats:
     proposed_by_depth: list[int] = field(default_factory=list)
     origins: list[str] = field(default_factory=list)
     lossy: bool = False
+    exact: str = ""
 
     @property
     def mat(self) -> float:
@@ -100,6 +103,7 @@ class Stats:
 
     def merge(self, other: Stats) -> None:
         """Add another call's numbers to these."""
+        is_first = not self.num_prefills
         for name in Stats.__slots__:
             mine, theirs = getattr(self, name), getattr(other, name)
             if name.endswith("_by_depth"):
@@ -108,6 +112,11 @@ class Stats:
                     mine + [0] * (width - len(mine)), theirs + [0] * (width - len(theirs)), strict=True
                 )
                 setattr(self, name, [a + b for a, b in pairs])
+            elif name == "exact":
+                if is_first:
+                    self.exact = theirs
+                elif mine != theirs:
+                    self.exact = "generators" if mine and theirs else ""
             elif name == "lossy":
                 self.lossy |= other.lossy
             elif name == "origins":

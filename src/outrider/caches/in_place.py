@@ -51,6 +51,13 @@ class InPlaceCache(DynamicCache):
             elif type(layer) is DynamicSlidingWindowLayer:
                 self.layers[index] = InPlaceSlidingLayer(layer.sliding_window, max_length, self.multiple)
 
+    def show_multiples_of(self, multiple: int) -> None:
+        """Let attention see lengths rounded up to another multiple from now on."""
+        self.multiple = multiple
+        for layer in self.layers:
+            if isinstance(layer, InPlaceLayer):
+                layer.multiple = multiple
+
     @property
     def takes_trees(self) -> bool:
         """Whether every layer can keep one path of a tree."""

@@ -42,6 +42,7 @@ class BatchTarget:
     """
 
     takes_trees = True
+    exact = ""
 
     def __init__(
         self,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, final
 
+import torch
 from torch import Tensor
 from transformers import EncoderDecoderCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import QuantizedCache, StaticLayer
@@ -14,6 +16,7 @@ from outrider.caches.in_place import InPlaceCache, in_place_cache_for
 from outrider.caches.snapshots import has_recurrent_state
 from outrider.errors import UnsupportedModelError
 from outrider.lean import LeanForward
+from outrider.target.exactness import exact_rows
 from outrider.target.inputs import Inputs, inputs_for
 from outrider.target.masks import supports_tree, tree_inputs
 from outrider.target.recurrent import RecurrentState, reason_against
@@ -33,8 +36,11 @@ class Target:
     - `model`: Any transformers model with `generate()`.
     - `model_kwargs`: What `generate()` prepared for it; owned by the target from here on.
     - `generation_config`: As `generate()` prepared it.
+    - `drafting`: Whether there can be candidates.
+    - `num_prompt`, `exact`: See `exactness.exact_rows`.
 
-    **Raises:** `UnsupportedModelError` before the first forward where candidates could not be rolled back.
+    **Raises:** `UnsupportedModelError` before the first forward where candidates could not be rolled back, or
+        where `exact` demands what can't be had.
     """
 
     def __init__(
@@ -43,9 +49,10 @@ class Target:
         model_kwargs: dict[str, Any],
         generation_config: GenerationConfig,
         drafting: bool,
+        num_prompt: int = 0,
+        exact: bool | str | None = False,
     ) -> None:
         self.model: Any = model
-        self._lean = LeanForward(model)
         self.config = generation_config
         self.vocab_size = vocab_size(model)
         self._kwargs = model_kwargs
@@ -64,6 +71,17 @@ class Target:
         self._is_recurrent = has_recurrent_state(self.cache) or getattr(model, "_is_stateful", False)
         if drafting:
             self._refuse_what_cannot_roll_back()
+        max_length = generation_config.max_length or 2**31
+        self._rows = exact_rows(model, exact, self.returned_cache, num_prompt, max_length)
+        self._max_rows = 2**31 if self._rows is None else self._rows.max_rows
+        self._lean = LeanForward(model, grouped=self._rows is None)
+        mask = model_kwargs.get("attention_mask")
+        self._is_padded = mask is not None and not bool(mask.all())
+
+    @property
+    def exact(self) -> str:
+        """What a text's bits are equal to whatever drafts; empty where they can depend on it."""
+        return "" if self._rows is None else self._rows.kind
 
     @property
     def takes_trees(self) -> bool:
@@ -71,7 +89,8 @@ class Target:
         if self._takes_trees is None:
             cache = self.returned_cache
             self._takes_trees = (
-                isinstance(cache, InPlaceCache)
+                self._rows is None
+                and isinstance(cache, InPlaceCache)
                 and cache.takes_trees
                 and not self.config.output_attentions
                 and supports_tree(self.model)
@@ -85,8 +104,10 @@ class Target:
 
     @property
     def room(self) -> int:
-        """How many candidates the cache can still take behind the last committed token."""
-        return 0 if self._state is not None and self._state.is_full else self._free - 1
+        """How many candidates the next forward can take behind the last committed token."""
+        if self._state is not None and self._state.is_full:
+            return 0
+        return min(self._free, self._max_rows) - 1
 
     @property
     def returned_cache(self) -> Any:
@@ -118,7 +139,7 @@ class Target:
         if self._is_tree:
             self._num_past = self.cache.get_seq_length()
             inputs = tree_inputs(self.model, inputs, candidates, self.cache)
-        with self._lean:
+        with self._lean, self._exactly(num_new, inputs.get("attention_mask")):
             self.outputs = self.model(**inputs, return_dict=True)
         self._num_new = num_new
         logits: Tensor = self.outputs.logits[0]
@@ -145,6 +166,12 @@ class Target:
         assert self._inputs is not None
         self._inputs.step_on(self.outputs, num_committed[0])
         self.num_rounds += 1
+
+    def _exactly(self, num_new: int, mask: Any) -> AbstractContextManager[None]:
+        """What the forward over `num_new` tokens runs in, for its bits' sake."""
+        if self._rows is None:
+            return nullcontext()
+        return self._rows.around(self.cache, num_new, mask.to(torch.bool) if self._is_padded else None)
 
     def _prefill(self, ids: Tensor) -> Tensor:
         self.outputs = self.model._prefill(ids, self.config, self._kwargs)

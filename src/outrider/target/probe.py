@@ -84,7 +84,7 @@ def forward_times(
 
     **Raises:** `UnsupportedModelError` for encoder-decoder models, whose encoder input is not known.
     """
-    path = (folder or cache_folder()) / "forward_times" / f"{_fingerprint(model, batch_size)}.json"
+    path = (folder or cache_folder()) / "forward_times" / f"{fingerprint(model, batch_size)}.json"
     times = None if anew else _read(path)
     if times is None:
         times = _measure(model, batch_size, max_s)
@@ -177,7 +177,7 @@ def _interpolated(seconds: dict[int, float], size: int) -> float:
     return max(seconds[left] + slope * (size - left), 0.0)
 
 
-def _fingerprint(model: PreTrainedModel, batch_size: int) -> str:
+def fingerprint(model: PreTrainedModel, batch_size: int) -> str:
     """Names model, device, dtype, batch size and versions; a change of any means to measure anew."""
     device = model.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
