@@ -15,8 +15,10 @@ Which of them holds on a machine, and for how many tokens, `exactness` finds out
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 import torch
@@ -25,6 +27,8 @@ from torch.nn import functional
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from outrider.types import Candidates
 
 # What `config._attn_implementation` says during a forward, and what it must say before.
 _NAME = "outrider_exact"
@@ -43,42 +47,137 @@ class Attention(Protocol):
         """(1, n, H, D) outputs of the last n tokens, by `query` (1, H, n, D), `key`, `value` (1, H', S, D)."""
 
 
-@final
-class Apart:
-    """Each token alone, over the keys that plain decoding would show it.
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """A tree's tokens depth first, as runs of which each goes on from its parent without a branch.
 
-    Tokens whose numbers of keys round down to one multiple of `group` share a call in which each is a row of a
-    batch: where `exactness` found that what is masked behind a row's keys then adds nothing to its bits.
+    **Arguments:**
+
+    - `order`: (n,) int64. The forward's tokens depth first.
+    - `runs`: Start and end of each run in that order, and the depth of its first token.
+    """
+
+    order: Tensor
+    runs: list[tuple[int, int, int]]
+
+    @classmethod
+    def of(cls, candidates: Candidates, device: torch.device) -> Runs | None:
+        """Of the last committed token and its candidates; None where they are a chain."""
+        if candidates.is_chain:
+            return None
+        children: list[list[int]] = [[] for _ in range(len(candidates) + 1)]
+        for node, parent in enumerate(candidates.parents.tolist()):
+            children[parent + 1].append(node + 1)
+        order: list[int] = []
+        runs: list[tuple[int, int, int]] = []
+        stack = [(0, 0)]
+        while stack:
+            node, depth = stack.pop()
+            if order and node in children[order[-1]][:1]:
+                start, _, first = runs.pop()
+                runs.append((start, len(order) + 1, first))
+            else:
+                runs.append((len(order), len(order) + 1, depth))
+            order.append(node)
+            stack.extend((child, depth + 1) for child in reversed(children[node]))
+        return cls(torch.tensor(order, device=device), runs)
+
+
+class _ByRuns(ABC):
+    """Attention over one run of tokens at a time, whose keys stand in a row.
 
     **Arguments:**
 
     - `num_past`: Tokens before the forward.
-    - `padding`: (1, >= num_past + n) bool. Where plain decoding would pass a mask; None where it would not.
+    - `padding`: (1, >= num_past) bool. Which tokens may be seen; None for all.
+    - `runs`: Those of a tree; its K and V must lie where they may be written. None for a chain.
     """
 
-    def __init__(self, num_past: int, padding: Tensor | None = None, group: int = 1) -> None:
+    def __init__(self, num_past: int, padding: Tensor | None = None, runs: Runs | None = None) -> None:
         self._num_past = num_past
         self._padding = padding
-        self._group = group
+        self._runs = runs
         self._masks: dict[tuple[int, int, int], Tensor] = {}
 
     def __call__(
         self, module: Any, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
     ) -> Tensor:
         num_new = query.shape[2]
-        # Of the keys shown the last num_new are the forward's own.
-        first = key.shape[2] - num_new + 1
+        num_before = min(self._num_past, key.shape[2] - num_new)
+        if self._runs is None:
+            return self._run(module, query, key, value, options, num_before, 0)
+        order, outputs = self._runs.order, []
+        query = query.index_select(2, order)
+        # Each run's keys follow those of its ancestors for as long as it attends.
+        places = [states[:, :, num_before : num_before + num_new] for states in (key, value)]
+        held = [(place, place.index_select(2, order)) for place in places]
+        for start, end, depth in self._runs.runs:
+            for place, states in held:
+                place[:, :, depth : depth + end - start] = states[:, :, start:end]
+            outputs.append(self._run(module, query[:, :, start:end], key, value, options, num_before, depth))
+        for place, states in held:
+            place.index_copy_(2, order, states)
+        output = torch.cat(outputs, 1)
+        return torch.empty_like(output).index_copy_(1, order, output)
+
+    @abstractmethod
+    def _run(
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        options: dict[str, Any],
+        num_before: int,
+        depth: int,
+    ) -> Tensor:
+        """(1, m, H, D) outputs of m tokens, of which the first has `num_before` + `depth` keys before its own."""
+
+    def _mask(self, first: int, size: int, length: int, query: Tensor) -> Tensor:
+        """(size, length), added to scores: row i sees its first `first` + i keys."""
+        at = (first, size, length)
+        mask = self._masks.get(at)
+        if mask is None:
+            keys = torch.arange(length, device=query.device)
+            seen = keys < torch.arange(first, first + size, device=query.device)[:, None]
+            mask = torch.zeros(size, length, dtype=query.dtype, device=query.device)
+            mask = self._masks[at] = mask.masked_fill_(~seen, float("-inf"))
+        return mask
+
+
+@final
+class Apart(_ByRuns):
+    """Each token alone, over the keys that plain decoding would show it.
+
+    Tokens whose numbers of keys round down to one multiple of `group` share a call in which each is a row of a
+    batch: where `exactness` found that what is masked behind a row's keys then adds nothing to its bits.
+    """
+
+    def __init__(
+        self, num_past: int, padding: Tensor | None = None, runs: Runs | None = None, group: int = 1
+    ) -> None:
+        super().__init__(num_past, padding, runs)
+        self._group = group
+
+    def _run(
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        options: dict[str, Any],
+        num_before: int,
+        depth: int,
+    ) -> Tensor:
+        num_new, first = query.shape[2], num_before + depth + 1
         window = options.get("sliding_window")
-        if self._padding is not None or (window is not None and first + num_new > window):
-            return torch.cat(
-                [self._one(module, query, key, value, options, i, first + i) for i in range(num_new)], 1
-            )
+        masked = self._padding is not None or (window is not None and first + num_new > window)
         return torch.cat(
             [
-                self._one(module, query, key, value, options, start, first + start)
+                self._one(module, query[:, :, start:end], key, value, options, first + start, num_before)
                 if end - start == 1
-                else self._several(query, key, value, options, start, end, first)
-                for start, end in groups(first, num_new, self._group)
+                else self._several(query[:, :, start:end], key, value, options, first + start)
+                for start, end in groups(first, num_new, 1 if masked else self._group)
             ],
             1,
         )
@@ -90,10 +189,10 @@ class Apart:
         key: Tensor,
         value: Tensor,
         options: dict[str, Any],
-        i: int,
         end: int,
+        num_before: int,
     ) -> Tensor:
-        """Query `i` over the keys up to `end`, as transformers' own function does it."""
+        """One query over the keys up to `end`, as transformers' own function does it."""
         window = options.get("sliding_window")
         start, mask = 0, None
         if window is not None and end >= window:
@@ -101,72 +200,64 @@ class Apart:
             start = end - window
             mask = torch.ones(1, 1, 1, window, dtype=torch.bool, device=key.device)
         if self._padding is not None:
-            length = self._num_past + i + 1
+            length = self._num_past - num_before + end
             mask = self._padding[None, None, :, length - (end - start) : length]
         output, _ = sdpa_attention_forward(
-            module, query[:, :, i : i + 1], key[:, :, start:end], value[:, :, start:end], mask, **options
+            module, query, key[:, :, start:end], value[:, :, start:end], mask, **options
         )
         return output
 
     def _several(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        options: dict[str, Any],
-        start: int,
-        end: int,
-        first: int,
+        self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any], first: int
     ) -> Tensor:
-        size, length = end - start, first + end - 1
+        """Queries of which the first sees `first` keys, each a row of a batch."""
+        size = query.shape[2]
+        length = first + size - 1
         output = functional.scaled_dot_product_attention(
-            query[:, :, start:end].transpose(0, 2),
+            query.transpose(0, 2),
             key[:, :, :length].expand(size, -1, -1, -1),
             value[:, :, :length].expand(size, -1, -1, -1),
-            attn_mask=self._mask(first + start, size, length, query),
+            attn_mask=self._mask(first, size, length, query)[:, None, None],
             scale=options.get("scaling"),
             enable_gqa=True,
         )
         return output.transpose(0, 2).transpose(1, 2)
 
-    def _mask(self, first: int, size: int, length: int, query: Tensor) -> Tensor:
-        """(size, 1, 1, length). Row i sees `first` + i keys."""
-        at = (first, size, length)
-        if at not in self._masks:
-            self._masks[at] = _added(first, size, length, query)[:, None, None]
-        return self._masks[at]
-
 
 @final
-class Aligned:
-    """All tokens in one call under a mask, over keys in whole blocks, a lone token twice.
+class Aligned(_ByRuns):
+    """All tokens of a run in one call under a mask, over keys in whole blocks, a lone token twice."""
 
-    **Arguments:**
-
-    - `num_past`: Tokens before the forward.
-    - `padding`: (1, >= num_past) bool. The prompt's tokens that may be seen; None for all.
-    """
-
-    def __init__(self, num_past: int, padding: Tensor | None = None) -> None:
-        self._num_past = num_past
-        self._padding = padding
-        self._mask: Tensor | None = None
-
-    def __call__(
-        self, module: Any, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
+    def _run(
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        options: dict[str, Any],
+        num_before: int,
+        depth: int,
     ) -> Tensor:
-        num_new, length = query.shape[2], key.shape[2]
+        num_new = query.shape[2]
         if num_new == 1:  # really twice: a view that repeats it takes another kernel
             query = torch.cat([query, query], 2)
-        if self._mask is None or self._mask.shape[-1] != length:
-            self._mask = _added(self._num_past + 1, query.shape[2], length, query)[None, None]
-            if self._padding is not None:
-                hidden = ~self._padding[0, : self._num_past]
-                self._mask[..., : hidden.numel()].masked_fill_(hidden, float("-inf"))
         output = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=self._mask, scale=options.get("scaling"), enable_gqa=True
+            query,
+            key,
+            value,
+            attn_mask=self._mask(num_before + depth + 1, query.shape[2], key.shape[2], query)[None, None],
+            scale=options.get("scaling"),
+            enable_gqa=True,
         )
         return output[:, :, :num_new].transpose(1, 2)
+
+    def _mask(self, first: int, size: int, length: int, query: Tensor) -> Tensor:
+        is_new = (first, size, length) not in self._masks
+        mask = super()._mask(first, size, length, query)
+        if is_new and self._padding is not None:
+            hidden = ~self._padding[0, : self._num_past]
+            mask[:, : hidden.numel()].masked_fill_(hidden, float("-inf"))
+        return mask
 
 
 def groups(first: int, num_new: int, group: int) -> Iterator[tuple[int, int]]:
@@ -176,13 +267,6 @@ def groups(first: int, num_new: int, group: int) -> Iterator[tuple[int, int]]:
         end = min(num_new, start + group - (first + start) % group)
         yield start, end
         start = end
-
-
-def _added(first: int, size: int, length: int, like: Tensor) -> Tensor:
-    """(size, length) in the dtype of `like`, added to scores: row i sees its first `first` + i keys."""
-    keys = torch.arange(length, device=like.device)
-    seen = keys < torch.arange(first, first + size, device=like.device)[:, None]
-    return torch.zeros(size, length, dtype=like.dtype, device=like.device).masked_fill_(~seen, float("-inf"))
 
 
 _current = threading.local()

@@ -16,6 +16,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -27,8 +28,10 @@ from outrider.caches.layers import InPlaceLayer, InPlaceSlidingLayer
 from outrider.caches.snapshots import has_recurrent_state
 from outrider.errors import OptionError, UnsupportedModelError
 from outrider.lean import LeanForward
-from outrider.target.exact_attention import BLOCK, REPLACED, Aligned, Apart, attended_configs, attending
+from outrider.target.exact_attention import BLOCK, REPLACED, Aligned, Apart, Runs, attended_configs, attending
+from outrider.target.masks import supports_tree, tree_inputs
 from outrider.target.probe import cache_folder, fingerprint
+from outrider.types import Candidates
 from outrider.versions import CACHE, DummyLayer
 
 Kind = Literal["transformers", "generators"]
@@ -57,6 +60,7 @@ class Exactness:
 
     - `max_rows`: Tokens that a forward may hold; all smaller numbers were tried too. 1 where it can't be had.
     - `group`: Keys that calls of `Apart` are grouped by.
+    - `takes_trees`: Whether a tree's tokens have the bits of their paths' too.
     - `prices`: Time of a forward over 9 tokens so, over its usual time, by tokens of context.
     - `reason`: Why no more tokens, in words that follow "since".
     - `complete`: Whether time did not cut the trial short.
@@ -64,6 +68,7 @@ class Exactness:
 
     max_rows: int
     group: int = 1
+    takes_trees: bool = False
     prices: dict[int, float] | None = None
     reason: str = ""
     complete: bool = True
@@ -88,22 +93,27 @@ class ExactRows:
     def __init__(self, model: PreTrainedModel, kind: Kind, found: Exactness) -> None:
         self.kind = kind
         self.max_rows = found.max_rows
+        self.takes_trees = found.takes_trees
         self._group = found.group
+        self._device = model.device
         self._configs = attended_configs(model)
 
-    def around(self, cache: Any, num_new: int, padding: Tensor | None = None) -> AbstractContextManager[None]:
-        """What a forward over `num_new` tokens behind `cache` must run in.
+    def around(
+        self, cache: Any, candidates: Candidates, padding: Tensor | None = None
+    ) -> AbstractContextManager[None]:
+        """What a forward over the last committed token and its candidates must run in.
 
         **Arguments:**
 
+        - `cache`: As it is before the forward.
         - `padding`: (1, >= tokens after the forward) bool, where some of the prompt must not be seen.
         """
-        num_past = int(cache.get_seq_length())
+        num_past, runs = int(cache.get_seq_length()), Runs.of(candidates, self._device)
         if self.kind == "generators":
-            return self._aligned(cache, Aligned(num_past, padding))
-        if num_new == 1:
+            return self._aligned(cache, Aligned(num_past, padding, runs))
+        if not len(candidates):
             return nullcontext()
-        return attending(self._configs, Apart(num_past, padding, self._group))
+        return attending(self._configs, Apart(num_past, padding, runs, self._group))
 
     @contextmanager
     def _aligned(self, cache: InPlaceCache, attention: Aligned) -> Iterator[None]:
@@ -227,15 +237,26 @@ class _Trial:
 
     def prompt(self, context: int) -> InPlaceCache:
         cache = InPlaceCache(self.model.config)
-        self.run(self.ids(context), cache)
+        self.run({"input_ids": self.ids(context), CACHE: cache})
         return cache
 
-    def run(self, ids: Tensor, cache: Any) -> Tensor:
+    def run(self, inputs: dict[str, Any]) -> Tensor:
+        """(n, V) logits."""
         with torch.no_grad(), self.lean:
-            logits: Tensor = self.model(input_ids=ids, use_cache=True, **{CACHE: cache}).logits[0]
+            logits: Tensor = self.model(**inputs, use_cache=True).logits[0]
         if logits.device.type != "cpu":
             torch.accelerator.synchronize(logits.device)
         return logits
+
+    def rows(self, rows: ExactRows, ids: Tensor, cache: InPlaceCache, parents: Any = None) -> Tensor:
+        """(n, V) logits of a forward that is made exact, over a chain, or a tree by its parents."""
+        tokens = ids[0, 1:].cpu().numpy()
+        candidates = Candidates.chain(tokens) if parents is None else Candidates(tokens, parents)
+        inputs: dict[str, Any] = {"input_ids": ids, CACHE: cache}
+        if not candidates.is_chain:
+            inputs = tree_inputs(self.model, inputs, candidates, cache)
+        with rows.around(cache, candidates):
+            return self.run(inputs)
 
 
 def _find(model: PreTrainedModel, kind: Kind, max_s: float) -> Exactness:
@@ -253,8 +274,7 @@ def _find(model: PreTrainedModel, kind: Kind, max_s: float) -> Exactness:
         alone: list[Tensor] = []
         for token in text.split(1, dim=1):
             began_one = perf_counter()
-            with rows.around(cache, 1):
-                alone.append(trial.run(token, cache))
+            alone.append(trial.rows(rows, token, cache))
             one_s = perf_counter() - began_one
             # Half of the time for these, half for the forwards over several.
             if len(alone) > 1 and perf_counter() - began + one_s > max_s / 2:
@@ -264,19 +284,42 @@ def _find(model: PreTrainedModel, kind: Kind, max_s: float) -> Exactness:
         for size in range(2, len(alone) + 1):
             if perf_counter() - began > max_s:
                 break
-            with rows.around(cache, size):
-                together = trial.run(text[:, :size], cache)
+            together = trial.rows(rows, text[:, :size], cache)
             cache.crop(-size)
             if not _same_bits(together, torch.cat(alone[:size])):
                 reason = f"a forward over {size} tokens does not have the bits of forwards over one"
                 break
             max_rows = size
         complete = bool(reason) or max_rows == _MOST_ROWS
+        takes_trees = max_rows >= _PRICED_ROWS and _trees_hold(trial, rows, cache, text[:, :max_rows])
         prices = _prices(trial, rows) if max_rows >= _PRICED_ROWS else None
-        return Exactness(max_rows, group, prices, reason or f"only {max_rows} tokens were tried", complete)
+        reason = reason or f"only {max_rows} tokens were tried"
+        return Exactness(max_rows, group, takes_trees, prices, reason, complete)
     except Exception as error:  # a model may fail under a foreign attention in any way; then it is not had
         first = (str(error).splitlines() or [""])[0]
         return Exactness(1, reason=f"it fails under it ({type(error).__name__}: {first})")
+
+
+def _trees_hold(trial: _Trial, rows: ExactRows, cache: InPlaceCache, text: Tensor) -> bool:
+    """Whether the paths of a tree of `text` have the bits of chains. `cache` holds what precedes it."""
+    if not supports_tree(trial.model):
+        return False
+    size = text.shape[1]
+    # Three paths from the root, a node of each in turn, and one more that leaves the first midway.
+    parents = np.maximum(np.arange(size - 1) - 3, -1)
+    parents[-1] = parents[size // 2]
+    nodes = trial.rows(rows, text, cache, parents)
+    cache.crop(-size)
+    for leaf in range(size - 5, size - 1):
+        path = [leaf]
+        while path[0] >= 0:
+            path.insert(0, int(parents[path[0]]))
+        index = torch.tensor(path, device=text.device) + 1
+        chain = trial.rows(rows, text[:, index], cache)
+        cache.crop(-len(path))
+        if not _same_bits(nodes[index], chain):
+            return False
+    return True
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
@@ -292,7 +335,7 @@ def _largest_group(trial: _Trial) -> int | None:
         return functional.scaled_dot_product_attention(query, key, value, enable_gqa=True).transpose(1, 2)
 
     with attending(trial.configs, note):
-        trial.run(trial.ids(2), InPlaceCache(trial.model.config))
+        trial.run({"input_ids": trial.ids(2), CACHE: InPlaceCache(trial.model.config)})
     if not shapes:
         return None
     kinds = {tuple(state.shape[1::2] for state in call[1:4]): call for call in shapes}
@@ -330,8 +373,11 @@ def _prices(trial: _Trial, rows: ExactRows) -> dict[int, float]:
         for _ in range(5):
             for exactly, times in seconds.items():
                 began = perf_counter()
-                with rows.around(cache, _PRICED_ROWS) if exactly else usual:
-                    trial.run(text, cache)
+                if exactly:
+                    trial.rows(rows, text, cache)
+                else:
+                    with usual:
+                        trial.run({"input_ids": text, CACHE: cache})
                 times.append(perf_counter() - began)
                 cache.crop(-_PRICED_ROWS)
         prices[context] = min(seconds[True]) / min(seconds[False])
@@ -346,6 +392,7 @@ def _read(path: Path) -> Exactness | None:
         return Exactness(
             int(held["max_rows"]),
             int(held["group"]),
+            bool(held["takes_trees"]),
             None if prices is None else {int(size): float(price) for size, price in prices.items()},
             str(held["reason"]),
             bool(held["complete"]),

@@ -89,7 +89,7 @@ class Target:
         if self._takes_trees is None:
             cache = self.returned_cache
             self._takes_trees = (
-                self._rows is None
+                (self._rows is None or self._rows.takes_trees)
                 and isinstance(cache, InPlaceCache)
                 and cache.takes_trees
                 and not self.config.output_attentions
@@ -135,11 +135,12 @@ class Target:
             self._state.before_forward()
             num_again = self._state.num_pending
         inputs = self._inputs.of(row.tensor_with(candidates.tokens), num_again, num_new)
+        padding = inputs.get("attention_mask")
         self._is_tree = not candidates.is_chain
         if self._is_tree:
             self._num_past = self.cache.get_seq_length()
             inputs = tree_inputs(self.model, inputs, candidates, self.cache)
-        with self._lean, self._exactly(num_new, inputs.get("attention_mask")):
+        with self._lean, self._exactly(candidates, padding):
             self.outputs = self.model(**inputs, return_dict=True)
         self._num_new = num_new
         logits: Tensor = self.outputs.logits[0]
@@ -167,11 +168,11 @@ class Target:
         self._inputs.step_on(self.outputs, num_committed[0])
         self.num_rounds += 1
 
-    def _exactly(self, num_new: int, mask: Any) -> AbstractContextManager[None]:
-        """What the forward over `num_new` tokens runs in, for its bits' sake."""
+    def _exactly(self, candidates: Candidates, padding: Any) -> AbstractContextManager[None]:
+        """What a forward runs in for its bits' sake."""
         if self._rows is None:
             return nullcontext()
-        return self._rows.around(self.cache, num_new, mask.to(torch.bool) if self._is_padded else None)
+        return self._rows.around(self.cache, candidates, padding.to(torch.bool) if self._is_padded else None)
 
     def _prefill(self, ids: Tensor) -> Tensor:
         self.outputs = self.model._prefill(ids, self.config, self._kwargs)
