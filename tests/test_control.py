@@ -161,3 +161,18 @@ def test_get_controller():
         get_controller("none")
     with pytest.raises(OptionError):
         CostRule(max_candidates=-1)
+
+
+def test_branches_that_cost_are_left_out() -> None:
+    """Where each branch costs as much as many tokens, the rule keeps to chains; where it is free, it branches."""
+    tree = Candidates([1, 2, 3], [-1, -1, 0], [0.5, 0.45, 0.9])
+    kept = {}
+    for branch_s in (0.0, 0.02):
+        rule = CostRule(times={1: 0.030, 2: 0.0301, 64: 0.034})
+        for turn in range(600):
+            size, branches = (1, 2, 4, 5, 8)[turn % 5], turn % 3 if turn % 5 > 2 else 0
+            rule.times.record(size, 0.030 + 0.0001 * size + branch_s * branches, branches)
+        assert abs(rule.times.branch_s - branch_s) < 0.2 * branch_s + 1e-4
+        kept[branch_s] = rule.trim(tree)
+    assert len(kept[0.0]) == 3
+    assert kept[0.02].is_chain and len(kept[0.02]) == 2

@@ -87,6 +87,7 @@ class ForwardTimes:
 
     Between measured sizes it is interpolated, never falling; beyond the largest it rises by `slope` of the
     smallest a token, which is meant to be optimistic: a size that looks cheap is tried, and then known.
+    Where a branch costs more than its tokens do (exact attention), `branch_s` is how much.
 
     **Arguments:**
 
@@ -98,14 +99,23 @@ class ForwardTimes:
         self._seconds = np.zeros(_SIZES.size)
         self.num_measured = np.zeros(_SIZES.size, np.int64)
         self._table: npt.NDArray[np.float64] | None = None
+        self.branch_s = 0.0
         for size, seconds in (measured or {}).items():
             knot = int(np.abs(_SIZES - size).argmin())
             self._seconds[knot], self.num_measured[knot] = seconds, 8
 
-    def record(self, size: int, seconds: float) -> None:
-        """A forward over `size` new tokens took that long. One slow outlier moves little."""
+    def record(self, size: int, seconds: float, num_branches: int = 0) -> None:
+        """A forward over `size` new tokens took that long. One slow outlier moves little.
+
+        What it took beyond a chain's time is shared between the size and the branches, by least mean squares.
+        """
         knot = int(np.abs(_SIZES - size).argmin())
         count, known = int(self.num_measured[knot]), self._seconds[knot]
+        if num_branches and known:
+            beyond = min(seconds, 2 * known) - known - self.branch_s * num_branches
+            step = 0.1 * beyond * num_branches / (num_branches * num_branches + 1)
+            self.branch_s = max(0.0, self.branch_s + step)
+        seconds = max(seconds - self.branch_s * num_branches, 0.0)
         if count < 3:  # the first forwards of a shape may warm something up
             self._seconds[knot] = seconds if not count else min(known, seconds)
         else:
@@ -138,6 +148,36 @@ def _paths(parents: Any, own: Any, factors: Any, cells: Any) -> Any:  # pragma: 
         chance = min(own[node] * factors[cells[node]], 0.995)
         paths[node] = chance * (paths[parents[node]] if parents[node] >= 0 else 1.0)
     return paths
+
+
+@njit(cache=True, nogil=True)
+def _worths(parents: Any, paths: Any, price: float) -> tuple[Any, Any]:  # pragma: no cover - compiled
+    """What each candidate is worth for itself, and for the order of choice, in which a parent is never behind.
+
+    The less likely children of a node are branches, and a branch has a price of its own.
+    """
+    first = np.full(parents.size + 1, -1, np.int64)
+    for node in range(parents.size):
+        parent = parents[node] + 1
+        if first[parent] < 0 or paths[node] > paths[first[parent]]:
+            first[parent] = node
+    own, chosen = np.empty(parents.size), np.empty(parents.size)
+    for node in range(parents.size):
+        parent = parents[node]
+        own[node] = paths[node] - (price if first[parent + 1] != node else 0.0)
+        chosen[node] = own[node] if parent < 0 else min(own[node], chosen[parent])
+    return own, chosen
+
+
+@njit(cache=True, nogil=True)
+def num_branches(parents: Any) -> int:  # pragma: no cover - compiled
+    """How many candidates are not their parent's first child."""
+    has_child = np.zeros(parents.size + 1, np.bool_)
+    count = 0
+    for node in range(parents.size):
+        count += has_child[parents[node] + 1]
+        has_child[parents[node] + 1] = True
+    return count
 
 
 @njit(cache=True, nogil=True)
@@ -217,10 +257,11 @@ class CostRule(Controller):
             return candidates
         own, cells = self._estimates(candidates)
         paths = _paths(candidates.parents, own, self._accepted / self._expected, cells)
-        order = np.argsort(-paths, kind="stable")[: self.max_candidates]
+        worths, chosen = _worths(candidates.parents, paths, self.rate * self.times.branch_s)
+        order = np.argsort(-chosen, kind="stable")[: self.max_candidates]
         base = self._num_rows + int(self._others)
         seconds = self.times.upto(base + order.size)[base : base + order.size + 1]
-        gains = np.concatenate([[0.0], np.cumsum(paths[order])]) - self.rate * (seconds - seconds[0])
+        gains = np.concatenate([[0.0], np.cumsum(worths[order])]) - self.rate * (seconds - seconds[0])
         best = int(gains.argmax())
         if gains[best] < 0.3 and not self._plain_known(4):
             best = 0  # what a plain step costs decides everything: know it well
@@ -263,7 +304,8 @@ class CostRule(Controller):
         draft_s = min(draft_s, 2 * target_s)  # a first call may compile
         num_candidates = sum(len(outcome.candidates) for outcome in outcomes)
         self._num_rows = len(outcomes)
-        self.times.record(num_candidates + len(outcomes), target_s)
+        branches = sum(num_branches(outcome.candidates.parents) for outcome in outcomes)
+        self.times.record(num_candidates + len(outcomes), target_s, branches)
         if len(outcomes) > 1:
             others = num_candidates * (len(outcomes) - 1) / len(outcomes)
             self._others += 0.2 * (others - self._others)

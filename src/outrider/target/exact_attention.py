@@ -97,7 +97,7 @@ class _ByRuns(ABC):
         self._num_past = num_past
         self._padding = padding
         self._runs = runs
-        self._masks: dict[tuple[int, int, int], Tensor] = {}
+        self._masks: dict[tuple[int, int, int, int], Tensor] = {}
 
     def __call__(
         self, module: Any, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
@@ -133,15 +133,17 @@ class _ByRuns(ABC):
     ) -> Tensor:
         """(1, m, H, D) outputs of m tokens, of which the first has `num_before` + `depth` keys before its own."""
 
-    def _mask(self, first: int, size: int, length: int, query: Tensor) -> Tensor:
-        """(size, length), added to scores: row i sees its first `first` + i keys."""
-        at = (first, size, length)
+    def _mask(self, first: int, size: int, length: int, query: Tensor, copies: int = 1) -> Tensor:
+        """(copies * size, length), added to scores: row i sees its first `first` + i keys."""
+        at = (first, size, length, copies)
         mask = self._masks.get(at)
         if mask is None:
             keys = torch.arange(length, device=query.device)
-            seen = keys < torch.arange(first, first + size, device=query.device)[:, None]
+            hidden = keys >= torch.arange(first, first + size, device=query.device)[:, None]
+            if self._padding is not None:
+                hidden[:, : self._num_past] |= ~self._padding[0, : self._num_past]
             mask = torch.zeros(size, length, dtype=query.dtype, device=query.device)
-            mask = self._masks[at] = mask.masked_fill_(~seen, float("-inf"))
+            mask = self._masks[at] = mask.masked_fill_(hidden, float("-inf")).repeat(copies, 1)
         return mask
 
 
@@ -226,7 +228,7 @@ class Apart(_ByRuns):
 
 @final
 class Aligned(_ByRuns):
-    """All tokens of a run in one call under a mask, over keys in whole blocks, a lone token twice."""
+    """All tokens of a run in one call under a mask, over keys in whole blocks, a lone query twice."""
 
     def _run(
         self,
@@ -238,26 +240,19 @@ class Aligned(_ByRuns):
         num_before: int,
         depth: int,
     ) -> Tensor:
-        num_new = query.shape[2]
-        if num_new == 1:  # really twice: a view that repeats it takes another kernel
-            query = torch.cat([query, query], 2)
+        _, num_heads, num_new, size = query.shape
+        # Heads that share keys are queries of one head: K and V are then read once for all of them.
+        shared = num_heads // key.shape[1]
+        queries = query.reshape(1, key.shape[1], shared * num_new, size)
+        if shared * num_new == 1:  # really twice: a view that repeats it takes another kernel
+            queries = torch.cat([queries, queries], 2)
+        first, length = num_before + depth + 1, key.shape[2]
+        mask = self._mask(first, num_new, length, query, queries.shape[2] // num_new)
         output = functional.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=self._mask(num_before + depth + 1, query.shape[2], key.shape[2], query)[None, None],
-            scale=options.get("scaling"),
-            enable_gqa=True,
+            queries, key, value, attn_mask=mask[None, None], scale=options.get("scaling")
         )
-        return output[:, :, :num_new].transpose(1, 2)
-
-    def _mask(self, first: int, size: int, length: int, query: Tensor) -> Tensor:
-        is_new = (first, size, length) not in self._masks
-        mask = super()._mask(first, size, length, query)
-        if is_new and self._padding is not None:
-            hidden = ~self._padding[0, : self._num_past]
-            mask[:, : hidden.numel()].masked_fill_(hidden, float("-inf"))
-        return mask
+        output = output[:, :, : shared * num_new].unflatten(2, (shared, num_new))
+        return output.permute(0, 3, 1, 2, 4).reshape(1, num_new, num_heads, -1)
 
 
 def groups(first: int, num_new: int, group: int) -> Iterator[tuple[int, int]]:
