@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from outrider.target import exactness
+from outrider.target import kept
 
 torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_exactness_folder(tmp_path_factory):
+def _found_out_in_a_folder_of_its_own(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exactness, "cache_folder", lambda: folder)
+        patch.setattr(kept, "cache_folder", lambda: folder)
         yield

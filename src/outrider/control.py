@@ -170,17 +170,6 @@ def _worths(parents: Any, paths: Any, price: float) -> tuple[Any, Any]:  # pragm
 
 
 @njit(cache=True, nogil=True)
-def num_branches(parents: Any) -> int:  # pragma: no cover - compiled
-    """How many candidates are not their parent's first child."""
-    has_child = np.zeros(parents.size + 1, np.bool_)
-    count = 0
-    for node in range(parents.size):
-        count += has_child[parents[node] + 1]
-        has_child[parents[node] + 1] = True
-    return count
-
-
-@njit(cache=True, nogil=True)
 def _judge(tokens: Any, parents: Any, committed: Any) -> tuple[Any, Any]:  # pragma: no cover
     """Which candidates the text got to, verified or not, and which of these it took."""
     depths = np.zeros(tokens.size, np.int64)
@@ -304,7 +293,7 @@ class CostRule(Controller):
         draft_s = min(draft_s, 2 * target_s)  # a first call may compile
         num_candidates = sum(len(outcome.candidates) for outcome in outcomes)
         self._num_rows = len(outcomes)
-        branches = sum(num_branches(outcome.candidates.parents) for outcome in outcomes)
+        branches = sum(outcome.candidates.num_branches for outcome in outcomes)
         self.times.record(num_candidates + len(outcomes), target_s, branches)
         if len(outcomes) > 1:
             others = num_candidates * (len(outcomes) - 1) / len(outcomes)

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from outrider.errors import OptionError, UnsupportedModelError
 from outrider.hub import is_local
-from outrider.target.probe import cache_folder
+from outrider.target.kept import cache_folder
 
 SMALL_MODEL = "smollm2"
 _COMPLETE = "complete"

@@ -134,6 +134,11 @@ class Candidates:
     def __len__(self) -> int:
         return int(self.tokens.size)
 
+    @property
+    def num_branches(self) -> int:
+        """How many tokens are not their parent's first child; 0 for a chain."""
+        return 0 if self.is_chain else len(self) - len(set(self.parents.tolist()))
+
     @staticmethod
     def empty() -> Candidates:
         """No candidates: the round is a plain step."""

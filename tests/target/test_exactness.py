@@ -13,9 +13,10 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, MistralCon
 import outrider
 from outrider.errors import OptionError, UnsupportedModelError
 from outrider.stats import Stats
-from outrider.target import exactness as module
+from outrider.target import exact_trials
 from outrider.target.exact_attention import REPLACED, Runs, attended_configs, attending, groups
-from outrider.target.exactness import Exactness, exactness
+from outrider.target.exact_rows import Exactness
+from outrider.target.exactness import exactness
 from outrider.types import Candidates
 from outrider.versions import CACHE
 from tests.tiny import build, guesses, oracle
@@ -221,7 +222,7 @@ def test_what_was_found_is_kept_and_a_damaged_file_is_found_again(tmp_path, monk
     found = exactness(model, "transformers", in_full=True, folder=tmp_path)
     assert found.max_rows > 8 and found.takes_trees
     (path,) = (tmp_path / "exactness").iterdir()
-    monkeypatch.setattr(module, "_find", lambda *arguments: Exactness(3, reason="asked again"))
+    monkeypatch.setattr(exact_trials, "find", lambda *arguments: Exactness(3, reason="asked again"))
     assert exactness(model, "transformers", in_full=True, folder=tmp_path) == found
     for damage in ("", "{", "[]", json.dumps({"max_rows": "many"})):
         path.write_text(damage)
@@ -235,7 +236,7 @@ def test_a_folder_that_cannot_be_written_loses_nothing(tmp_path):
 
 def test_a_linear_layer_that_differs_for_one_row_is_found():
     model = llama()
-    assert module._shape_that_differs(model) is None
+    assert exact_trials._shape_that_differs(model) is None
     weight = model.lm_head.weight
     forward = torch.nn.Linear.forward
 
@@ -247,7 +248,7 @@ def test_a_linear_layer_that_differs_for_one_row_is_found():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.nn.Linear, "forward", rounded)
-        assert module._shape_that_differs(model) == f"{weight.shape[1]} to {weight.shape[0]}"
+        assert exact_trials._shape_that_differs(model) == f"{weight.shape[1]} to {weight.shape[0]}"
 
 
 def test_merged_stats_promise_what_all_calls_did():

@@ -8,7 +8,8 @@ from time import perf_counter
 import pytest
 
 from outrider.errors import UnsupportedModelError
-from outrider.target.probe import SIZES, ForwardTimes, cache_folder, difference_at_once, forward_times
+from outrider.target.kept import cache_folder
+from outrider.target.probe import SIZES, ForwardTimes, difference_at_once, forward_times
 from tests.target.architectures import tiny
 
 

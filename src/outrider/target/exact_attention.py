@@ -6,8 +6,10 @@ at once:
 
 - `Apart` gives each token what plain decoding would: one query over just the keys it sees, no mask. The bits
   are those of transformers' own forwards over one token.
-- `Aligned` keeps one call, under a mask, with keys rounded up to whole blocks and never fewer than two queries.
+- `Aligned` makes one call, under a mask, with keys rounded up to whole blocks and never fewer than two queries.
   The bits are the same whatever the forward holds, also one token; they are not transformers' own.
+
+A tree is taken as runs without branches, each after its ancestors' keys, so that its paths have the bits of chains.
 
 Which of them holds on a machine, and for how many tokens, `exactness` finds out.
 """
@@ -28,6 +30,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from outrider.errors import UnsupportedModelError
 from outrider.types import Candidates
 
 # What `config._attn_implementation` says during a forward, and what it must say before.
@@ -45,6 +48,29 @@ class Attention(Protocol):
         self, module: Any, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
     ) -> Tensor:
         """(1, n, H, D) outputs of the last n tokens, by `query` (1, H, n, D), `key`, `value` (1, H', S, D)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What one layer attends with.
+
+    **Arguments:**
+
+    - `key`, `value`: (1, H, S, D).
+    - `options`: Those of transformers' attention functions.
+    - `num_before`: How many of the keys stand before the forward's own.
+    """
+
+    module: Any
+    key: Tensor
+    value: Tensor
+    options: dict[str, Any]
+    num_before: int
+
+    @property
+    def window(self) -> int | None:
+        window: int | None = self.options.get("sliding_window")
+        return window
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +94,19 @@ class Runs:
         children: list[list[int]] = [[] for _ in range(len(candidates) + 1)]
         for node, parent in enumerate(candidates.parents.tolist()):
             children[parent + 1].append(node + 1)
+        depths = [0, *candidates.depths().tolist()]
         order: list[int] = []
         runs: list[tuple[int, int, int]] = []
-        stack = [(0, 0)]
+        stack = [0]
         while stack:
-            node, depth = stack.pop()
+            node = stack.pop()
             if order and node in children[order[-1]][:1]:
                 start, _, first = runs.pop()
                 runs.append((start, len(order) + 1, first))
             else:
-                runs.append((len(order), len(order) + 1, depth))
+                runs.append((len(order), len(order) + 1, depths[node]))
             order.append(node)
-            stack.extend((child, depth + 1) for child in reversed(children[node]))
+            stack.extend(reversed(children[node]))
         return cls(torch.tensor(order, device=device), runs)
 
 
@@ -102,10 +129,14 @@ class _ByRuns(ABC):
     def __call__(
         self, module: Any, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
     ) -> Tensor:
+        unknown = next((name for name in ("position_bias", "softcap") if options.get(name) is not None), None)
+        if unknown is not None:
+            raise UnsupportedModelError(f"exact attention knows no {unknown}; pass exact=False")
         num_new = query.shape[2]
         num_before = min(self._num_past, key.shape[2] - num_new)
+        layer = _Layer(module, key, value, options, num_before)
         if self._runs is None:
-            return self._run(module, query, key, value, options, num_before, 0)
+            return self._run(layer, query, 0)
         order, outputs = self._runs.order, []
         query = query.index_select(2, order)
         # Each run's keys follow those of its ancestors for as long as it attends.
@@ -114,24 +145,15 @@ class _ByRuns(ABC):
         for start, end, depth in self._runs.runs:
             for place, states in held:
                 place[:, :, depth : depth + end - start] = states[:, :, start:end]
-            outputs.append(self._run(module, query[:, :, start:end], key, value, options, num_before, depth))
+            outputs.append(self._run(layer, query[:, :, start:end], depth))
         for place, states in held:
             place.index_copy_(2, order, states)
         output = torch.cat(outputs, 1)
         return torch.empty_like(output).index_copy_(1, order, output)
 
     @abstractmethod
-    def _run(
-        self,
-        module: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        options: dict[str, Any],
-        num_before: int,
-        depth: int,
-    ) -> Tensor:
-        """(1, m, H, D) outputs of m tokens, of which the first has `num_before` + `depth` keys before its own."""
+    def _run(self, layer: _Layer, query: Tensor, depth: int) -> Tensor:
+        """(1, m, H, D) outputs of m tokens, of which the first has `depth` of the forward's keys before its own."""
 
     def _mask(self, first: int, size: int, length: int, query: Tensor, copies: int = 1) -> Tensor:
         """(copies * size, length), added to scores: row i sees its first `first` + i keys."""
@@ -161,66 +183,43 @@ class Apart(_ByRuns):
         super().__init__(num_past, padding, runs)
         self._group = group
 
-    def _run(
-        self,
-        module: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        options: dict[str, Any],
-        num_before: int,
-        depth: int,
-    ) -> Tensor:
-        num_new, first = query.shape[2], num_before + depth + 1
-        window = options.get("sliding_window")
-        masked = self._padding is not None or (window is not None and first + num_new > window)
+    def _run(self, layer: _Layer, query: Tensor, depth: int) -> Tensor:
+        num_new, first = query.shape[2], layer.num_before + depth + 1
+        masked = self._padding is not None or (layer.window is not None and first + num_new > layer.window)
         return torch.cat(
             [
-                self._one(module, query[:, :, start:end], key, value, options, first + start, num_before)
+                self._one(layer, query[:, :, start:end], first + start)
                 if end - start == 1
-                else self._several(query[:, :, start:end], key, value, options, first + start)
+                else self._several(layer, query[:, :, start:end], first + start)
                 for start, end in groups(first, num_new, 1 if masked else self._group)
             ],
             1,
         )
 
-    def _one(
-        self,
-        module: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        options: dict[str, Any],
-        end: int,
-        num_before: int,
-    ) -> Tensor:
+    def _one(self, layer: _Layer, query: Tensor, end: int) -> Tensor:
         """One query over the keys up to `end`, as transformers' own function does it."""
-        window = options.get("sliding_window")
         start, mask = 0, None
-        if window is not None and end >= window:
+        if layer.window is not None and end >= layer.window:
             # Once a window is full plain decoding passes a mask that lets everything through.
-            start = end - window
-            mask = torch.ones(1, 1, 1, window, dtype=torch.bool, device=key.device)
+            start = end - layer.window
+            mask = torch.ones(1, 1, 1, layer.window, dtype=torch.bool, device=query.device)
         if self._padding is not None:
-            length = self._num_past - num_before + end
+            length = self._num_past - layer.num_before + end
             mask = self._padding[None, None, :, length - (end - start) : length]
-        output, _ = sdpa_attention_forward(
-            module, query, key[:, :, start:end], value[:, :, start:end], mask, **options
-        )
+        key, value = layer.key[:, :, start:end], layer.value[:, :, start:end]
+        output, _ = sdpa_attention_forward(layer.module, query, key, value, mask, **layer.options)
         return output
 
-    def _several(
-        self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any], first: int
-    ) -> Tensor:
+    def _several(self, layer: _Layer, query: Tensor, first: int) -> Tensor:
         """Queries of which the first sees `first` keys, each a row of a batch."""
         size = query.shape[2]
         length = first + size - 1
         output = functional.scaled_dot_product_attention(
             query.transpose(0, 2),
-            key[:, :, :length].expand(size, -1, -1, -1),
-            value[:, :, :length].expand(size, -1, -1, -1),
+            layer.key[:, :, :length].expand(size, -1, -1, -1),
+            layer.value[:, :, :length].expand(size, -1, -1, -1),
             attn_mask=self._mask(first, size, length, query)[:, None, None],
-            scale=options.get("scaling"),
+            scale=layer.options.get("scaling"),
             enable_gqa=True,
         )
         return output.transpose(0, 2).transpose(1, 2)
@@ -230,26 +229,17 @@ class Apart(_ByRuns):
 class Aligned(_ByRuns):
     """All tokens of a run in one call under a mask, over keys in whole blocks, a lone query twice."""
 
-    def _run(
-        self,
-        module: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        options: dict[str, Any],
-        num_before: int,
-        depth: int,
-    ) -> Tensor:
+    def _run(self, layer: _Layer, query: Tensor, depth: int) -> Tensor:
         _, num_heads, num_new, size = query.shape
         # Heads that share keys are queries of one head: K and V are then read once for all of them.
-        shared = num_heads // key.shape[1]
-        queries = query.reshape(1, key.shape[1], shared * num_new, size)
+        shared = num_heads // layer.key.shape[1]
+        queries = query.reshape(1, layer.key.shape[1], shared * num_new, size)
         if shared * num_new == 1:  # really twice: a view that repeats it takes another kernel
             queries = torch.cat([queries, queries], 2)
-        first, length = num_before + depth + 1, key.shape[2]
+        first, length = layer.num_before + depth + 1, layer.key.shape[2]
         mask = self._mask(first, num_new, length, query, queries.shape[2] // num_new)
         output = functional.scaled_dot_product_attention(
-            queries, key, value, attn_mask=mask[None, None], scale=options.get("scaling")
+            queries, layer.key, layer.value, attn_mask=mask[None, None], scale=layer.options.get("scaling")
         )
         output = output[:, :, : shared * num_new].unflatten(2, (shared, num_new))
         return output.permute(0, 3, 1, 2, 4).reshape(1, num_new, num_heads, -1)

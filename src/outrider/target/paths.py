@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from transformers import PreTrainedModel
 
 from outrider.caches.snapshots import has_recurrent_state
+from outrider.target.exact_rows import KINDS, Kind
+from outrider.target.exactness import exactness
 from outrider.target.masks import reason_against_trees
 from outrider.target.probe import fresh_cache
 from outrider.target.recurrent import reason_against
@@ -18,7 +20,7 @@ class Path:
 
     **Arguments:**
 
-    - `name`: "chain", "tree", "batch" or "compiled".
+    - `name`: "chain", "tree", "batch", "exact=transformers" or "exact=generators".
     - `taken`: Whether the model gets it.
     - `why`: The reason, in words that follow the name.
     """
@@ -55,3 +57,19 @@ def _recurrent_paths(against: str | None) -> list[Path]:
         Path("tree", False, "a recurrent state follows one path; a tree's best chain is taken"),
         Path("batch", False, "a recurrent state follows one path"),
     ]
+
+
+def exact_paths(model: PreTrainedModel) -> list[Path]:
+    """The kinds of exactness that a model can have here, each tried in full on its own weights."""
+    return [_exact_path(model, kind) for kind in KINDS]
+
+
+def _exact_path(model: PreTrainedModel, kind: Kind) -> Path:
+    found = exactness(model, kind, in_full=True)
+    if found.max_rows == 1:
+        return Path(f"exact={kind}", False, found.reason)
+    prices = " and ".join(f"{price:.2f} at {size}" for size, price in sorted((found.prices or {}).items()))
+    why = f"the same bits up to {found.max_rows} tokens a forward{', trees too' if found.takes_trees else ''}"
+    return Path(
+        f"exact={kind}", True, f"{why}; times the usual time: {prices} tokens of context" if prices else why
+    )

@@ -6,23 +6,18 @@ model and kept in the user's cache folder, as JSON.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import platform
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, final
 
 import torch
-import transformers
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from outrider.caches.in_place import InPlaceCache
 from outrider.errors import UnsupportedModelError
+from outrider.target import kept
 from outrider.versions import CACHE, can_be_cropped
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -55,17 +50,6 @@ class ForwardTimes:
         return acceptance_length * self(1) / self(num_tokens)
 
 
-def cache_folder() -> Path:
-    """The user's cache folder for Outrider, by the platform's habit."""
-    if sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "outrider"
-
-
 def forward_times(
     model: PreTrainedModel,
     *,
@@ -84,12 +68,12 @@ def forward_times(
 
     **Raises:** `UnsupportedModelError` for encoder-decoder models, whose encoder input is not known.
     """
-    path = (folder or cache_folder()) / "forward_times" / f"{fingerprint(model, batch_size)}.json"
-    times = None if anew else _read(path)
+    path = (folder or kept.cache_folder()) / "forward_times" / f"{kept.fingerprint(model, batch_size)}.json"
+    times = None if anew else _usable(kept.read(path))
     if times is None:
         times = _measure(model, batch_size, max_s)
         if len(times.measured) > 1:  # one time alone, on a busy machine, is no table
-            _write(path, times)
+            kept.write(path, {"seconds": times.seconds, "measured": times.measured})
     return times
 
 
@@ -98,7 +82,7 @@ def difference_at_once(model: PreTrainedModel, num_tokens: int = 8) -> float:
 
     Relative to the spread of the logits: about 1e-6 in float32 and 1e-2 in bfloat16 is rounding.
     """
-    ids = _ids(model, 1, _CONTEXT // 4 + num_tokens)
+    ids = some_ids(model, 1, _CONTEXT // 4 + num_tokens)
     context, tokens = ids[:, :-num_tokens], ids[:, -num_tokens:]
     with torch.no_grad():
         caches = [fresh_cache(model), fresh_cache(model)]
@@ -119,14 +103,14 @@ def _measure(model: PreTrainedModel, batch_size: int, max_s: float) -> ForwardTi
     seconds: dict[int, float] = {}
     cache = fresh_cache(model)
     with torch.no_grad():
-        _forward(model, _ids(model, batch_size, _CONTEXT), cache)
-        _time(model, cache, _ids(model, batch_size, 1))  # the first is slower
+        _forward(model, some_ids(model, batch_size, _CONTEXT), cache)
+        _time(model, cache, some_ids(model, batch_size, 1))  # the first is slower
         began = perf_counter()
         for size in _ORDER:
             expected = _interpolated(seconds, size) if seconds else 0.0
             if seconds and perf_counter() - began + expected > max_s:
                 continue
-            tokens = _ids(model, batch_size, size)
+            tokens = some_ids(model, batch_size, size)
             share = max_s / len(_ORDER)
             samples = [_time(model, cache, tokens)]
             while sum(samples) + samples[0] < share and len(samples) < 9 and perf_counter() - began < max_s:
@@ -156,7 +140,8 @@ def _synchronize(tensor: Tensor) -> None:
         torch.accelerator.synchronize(tensor.device)
 
 
-def _ids(model: PreTrainedModel, batch_size: int, length: int) -> Tensor:
+def some_ids(model: PreTrainedModel, batch_size: int, length: int) -> Tensor:
+    """(batch_size, length) ids of its vocabulary, the same whenever asked."""
     if model.config.is_encoder_decoder:
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be probed alone, since its encoder needs an input; leave the probe out"
@@ -177,41 +162,12 @@ def _interpolated(seconds: dict[int, float], size: int) -> float:
     return max(seconds[left] + slope * (size - left), 0.0)
 
 
-def fingerprint(model: PreTrainedModel, batch_size: int) -> str:
-    """Names model, device, dtype, batch size and versions; a change of any means to measure anew."""
-    device = model.device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
-    parts = [
-        type(model).__name__,
-        model.config.to_json_string(use_diff=False),
-        str(sum(parameter.numel() for parameter in model.parameters())),
-        f"{device.type} {name} {platform.node()} {torch.get_num_threads()}",
-        f"{model.dtype} {batch_size}",
-        f"{torch.__version__} {transformers.__version__}",
-    ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
-
-
-def _read(path: Path) -> ForwardTimes | None:
-    """What was kept; None where nothing is, or nothing usable: it is measured again then."""
+def _usable(held: Any) -> ForwardTimes | None:
+    """What was kept, where it is whole."""
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
         seconds = {int(size): float(value) for size, value in held["seconds"].items()}
         measured = tuple(int(size) for size in held["measured"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     usable = set(seconds) == set(SIZES) and {1} <= set(measured) <= set(SIZES) and min(seconds.values()) > 0
     return ForwardTimes(seconds, measured) if usable else None
-
-
-def _write(path: Path, times: ForwardTimes) -> None:
-    """Keep it; a folder that cannot be written only costs the time to measure again."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(
-            json.dumps({"seconds": times.seconds, "measured": times.measured}), encoding="utf-8"
-        )
-        partial.replace(path)
-    except OSError:
-        return
