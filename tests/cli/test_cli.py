@@ -86,6 +86,33 @@ def test_texts_that_part_say_where_and_how_near(folder: str) -> None:
     assert _sameness(model, ids, [7], [7]) == "yes"
 
 
+@pytest.mark.parametrize(
+    ("exact", "tokens", "sampled", "claimed"),
+    [
+        ("transformers", [7, 8], False, True),
+        ("generators", [7, 8], False, False),
+        ("", [7, 8], False, False),
+        ("transformers", [7, 9], False, False),
+        ("transformers", [7, 8], True, False),
+    ],
+)
+def test_bit_for_bit_is_said_only_of_what_is(
+    folder: str, exact: str, tokens: list[int], sampled: bool, claimed: bool
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from outrider.cli.compare import Contestant, show
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    ways = [
+        Contestant(name, [7, 8], ["target"] * 2, [1.0], exact=exact) for name in ("transformers", "nothing")
+    ]
+    ways.append(Contestant("drafting", tokens, ["target"] * 2, [1.0], exact=exact))
+    console = Console(file=io.StringIO(), width=120)
+    show(console, model, tokenizer, torch.tensor([[2, 3]]), ways, sampled)
+    assert ("bit for bit" in console.file.getvalue()) is claimed  # type: ignore[attr-defined]
+
+
 def test_a_generator_from_a_file(folder: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
@@ -107,6 +134,7 @@ def test_a_generator_from_a_file(folder: str, tmp_path: Path) -> None:
         (("--generator", "prompt_lookup:tokens=3", "--prompt", "a"), "num_tokens"),
         (("--generator", "prompt_lookup:3", "--prompt", "a"), "is no option"),
         (("--generator", "missing.py", "--prompt", "a"), "there is no file"),
+        (("--prompt", "a", "--exact", "maybe"), "--exact takes auto, transformers,"),
         (("--prompt", ""), "the prompt is empty"),
         (("--prompt", "a", "--file", "b"), "pass one of them"),
         (("--file", "missing.txt"), "there is no file"),

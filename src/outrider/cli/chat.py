@@ -7,9 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from outrider.cli.common import (
+    EXACT_HELP,
     console,
     drafting,
     encode_chat,
+    exactness_option,
     flush,
     load_model,
     one_sentence,
@@ -27,13 +29,19 @@ def chat(
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 512,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="With a temperature: the same text each time.")] = None,
+    exact: Annotated[str, typer.Option(help=EXACT_HELP)] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = "auto",
     trust_remote_code: Annotated[bool, typer.Option(help="Run code that comes with the model.")] = False,
 ) -> None:
     """Talk with a model. An empty line, or Ctrl-D, ends it; Ctrl-C stops an answer."""
     with one_sentence():
         make = drafting(generator)
-        options: dict[str, Any] = {"max_new_tokens": max_new_tokens, **sampling_options(temperature)}
+        options: dict[str, Any] = {
+            "seed": seed,
+            "max_new_tokens": max_new_tokens,
+            **exactness_option(exact),
+            **sampling_options(temperature),
+        }
         target, tokenizer = load_model(model, dtype, trust_remote_code)
         if not tokenizer.chat_template:
             raise OptionError(
@@ -41,7 +49,7 @@ def chat(
             )
         drafter = make(tokenizer)
         try:
-            _converse(target, tokenizer, {**drafter, "seed": seed, **options})
+            _converse(target, tokenizer, {**drafter, **options})
         finally:
             flush(drafter["candidate_generator"])
 

@@ -189,3 +189,23 @@ def sampling_options(temperature: float) -> dict[str, Any]:
     if temperature < 0:
         raise OptionError(f"--temperature must not be negative, not {temperature}")
     return {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
+
+
+_EXACT: dict[str, bool | str | None] = {
+    "auto": None,
+    "transformers": "transformers",
+    "generators": "generators",
+    "any": True,
+    "off": False,
+}
+EXACT_HELP = f"In half precision, the same bits whatever drafts: {', '.join(_EXACT)}; see 'outrider doctor'."
+
+
+def exactness_option(text: str) -> dict[str, bool | str | None]:
+    """`exact=` of `outrider.generate`, by its name on the command line.
+
+    **Raises:** `OptionError` for another name.
+    """
+    if text not in _EXACT:
+        raise OptionError(f"--exact takes {', '.join(_EXACT)}, not {text!r}")
+    return {"exact": _EXACT[text]}

@@ -24,13 +24,17 @@ _WARM_UP = 4
 
 @dataclass
 class Contestant:
-    """One way to generate: its text, and seconds of each repeat."""
+    """One way to generate: its text, seconds of each repeat, and what it cost.
+
+    `exact` says whose bits its logits have (`Stats.exact`); transformers' are its own.
+    """
 
     name: str
     tokens: list[int]
     origins: list[str]
     seconds: list[float]
-    mat: float
+    mat: float = 1.0
+    exact: str = ""
 
     @property
     def rate(self) -> float:
@@ -39,7 +43,13 @@ class Contestant:
 
 
 def compare(
-    model: Any, ids: Any, make: Callable[[], dict[str, Any]], label: str, seed: int | None, **options: Any
+    model: Any,
+    ids: Any,
+    make: Callable[[], dict[str, Any]],
+    label: str,
+    seed: int | None,
+    exact: bool | str | None = None,
+    **options: Any,
 ) -> list[Contestant]:
     """transformers' own decoding, Outrider drafting nothing, and Outrider drafting, interleaved.
 
@@ -57,7 +67,8 @@ def compare(
         return model.generate(ids, return_dict_in_generate=True, **options)
 
     def ours(drafter: dict[str, Any], **options: Any) -> Any:
-        return outrider.generate(model, ids, seed=seed, return_dict_in_generate=True, **drafter, **options)
+        own = {"seed": seed, "exact": exact, **drafter}
+        return outrider.generate(model, ids, return_dict_in_generate=True, **own, **options)
 
     ways: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = {
         "transformers": (theirs, dict),
@@ -80,12 +91,11 @@ def compare(
                 seconds = time.perf_counter() - began
                 tokens = output.sequences[0, ids.shape[1] :].tolist()
                 stats = getattr(output, "stats", None)
-                contestant = found.setdefault(
-                    name,
-                    Contestant(name, tokens, stats.origins if stats else ["target"] * len(tokens), [], 1.0),
-                )
+                origins = stats.origins if stats else ["target"] * len(tokens)
+                contestant = found.setdefault(name, Contestant(name, tokens, origins, []))
                 contestant.seconds.append(seconds)
-                contestant.mat = stats.mat if stats else 1.0
+                if stats:
+                    contestant.mat, contestant.exact = stats.mat, stats.exact
     return list(found.values())
 
 
@@ -119,8 +129,11 @@ def show(
         )
     free = sum(origin != "target" for origin in drafted.origins)
     legend = Text(f"{free} of {len(drafted.tokens)} tokens came free", style=FREE_STYLE)
+    same = "the same text as transformers, bit for bit"
+    exactly = drafted.exact == "transformers" and drafted.tokens == theirs.tokens and not sampled
     turns = Text(f"; the median of {len(drafted.seconds)} runs of each, in turn", style="dim")
-    console.print(Group(Columns(panels, padding=0), legend + turns, Text(), table))
+    claim = [Text(), Text(same, style="bold")] if exactly else []
+    console.print(Group(Columns(panels, padding=0), legend + turns, Text(), table, *claim))
 
 
 def _sameness(model: Any, ids: Any, plain: list[int], other: list[int]) -> str:

@@ -8,9 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from outrider.cli.common import (
+    EXACT_HELP,
     console,
     drafting,
     encode,
+    exactness_option,
     flush,
     load_model,
     one_sentence,
@@ -51,6 +53,7 @@ def generate(
     max_new_tokens: Annotated[int, typer.Option(min=0)] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="With a temperature: the same text each time.")] = None,
+    exact: Annotated[str, typer.Option(help=EXACT_HELP)] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = "auto",
     raw: Annotated[bool, typer.Option("--raw", help="Do not use the chat template.")] = False,
     compare: Annotated[
@@ -68,12 +71,13 @@ def generate(
             raise OptionError("--picture saves what --compare shows; pass both")
         make = drafting(generator)
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, **sampling_options(temperature)}
+        ours = exactness_option(exact)
         target, tokenizer = load_model(model, dtype, trust_remote_code)
         ids = encode(tokenizer, text, raw)
         if not compare:
             drafter = make(tokenizer)
             try:
-                _stream(target, tokenizer, ids, {**drafter, "seed": seed, **options})
+                _stream(target, tokenizer, ids, {**drafter, **ours, "seed": seed, **options})
             finally:
                 flush(drafter["candidate_generator"])
             return
@@ -81,7 +85,7 @@ def generate(
         from outrider.cli.compare import show
 
         console.record = picture is not None
-        contestants = run(target, ids, lambda: make(tokenizer), generator, seed, **options)
+        contestants = run(target, ids, lambda: make(tokenizer), generator, seed, **ours, **options)
         show(console, target, tokenizer, ids, contestants, sampled=bool(temperature))
         if picture is not None:
             console.save_svg(str(picture), title="outrider generate --compare")
