@@ -9,6 +9,7 @@ import torch
 import outrider
 from outrider import CandidateGenerator, Candidates
 from outrider.errors import GeneratorError
+from outrider.generation import generate
 from outrider.testing import (
     FAULTS,
     AdversarialGenerator,
@@ -23,6 +24,7 @@ from outrider.testing import (
     tiny_target,
 )
 from outrider.testing.checks import check_candidates
+from outrider.testing.lossless import plain
 
 MODEL = tiny_target(32)
 LAW = tiny_target(5, spread=0.3)
@@ -31,7 +33,25 @@ LAW = tiny_target(5, spread=0.3)
 def test_lossless_holds_for_right_wrong_and_hostile_generators():
     for generator in ("none", RandomGenerator(32), AdversarialGenerator()):
         compared = assert_lossless(generator, MODEL, prompts=tiny_prompts(32, num=2), budgets=(1, 8))
-        assert compared == 2 * 2 * 2 * 32
+        assert compared == 2 * 2 * 2 * 2 * 32  # dtypes, budgets, batch sizes, prompts
+
+
+def test_rows_that_end_apart_are_compared_without_their_padding():
+    model = tiny_target(32, eos_token_id=[3, 5, 7])
+    prompts = tiny_prompts(32, num=5)
+    lengths = {plain(model, ids, max_new_tokens=24).shape[1] - ids.shape[1] for ids in prompts}
+    assert len(lengths) > 1
+    assert_lossless(RandomGenerator(32), model, prompts=prompts, budgets=(3,), max_new_tokens=24)
+
+
+def test_lossless_finds_a_batch_whose_rows_depend_on_each_other(monkeypatch):
+    def shifted(model, ids, **kwargs):
+        text = generate(model, ids, **kwargs)
+        return text.roll(1, 0) if len(ids) > 1 else text
+
+    monkeypatch.setattr("outrider.testing.lossless.generate", shifted)
+    with pytest.raises(AssertionError, match=r"in a batch of 2: the text differs"):
+        assert_lossless("none", MODEL, prompts=tiny_prompts(32, num=2), budgets=(1,), batch_sizes=(1, 2))
 
 
 def test_lossless_finds_a_difference(monkeypatch):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from outrider.control import Fixed
 from outrider.generation import generate
@@ -24,19 +26,22 @@ def assert_lossless(
     prompts: Iterable[Tensor] | None = None,
     budgets: Sequence[int] = (1, 4, 16),
     dtypes: Sequence[torch.dtype] | None = None,
+    batch_sizes: Sequence[int] = (1, 4),
     max_new_tokens: int = 32,
     **generate_kwargs: Any,
 ) -> int:
-    """Greedy tokens with candidates equal `model.generate`'s.
+    """Greedy tokens with candidates equal `model.generate`'s, alone and in batches.
 
     **Arguments:**
 
     - `generator`: What `outrider.generate` takes as `candidate_generator`.
     - `model`: The target; left as it was.
-    - `prompts`: (1, L) int64 each; random ones where None.
+    - `prompts`: (1, L) int64 each, of any lengths; random ones where None.
     - `budgets`: Most candidates a round; each is tried.
     - `dtypes`: The model is tried in each, on a copy. None: float32 and float64 for a model of less
         than 50 million parameters, else as it is.
+    - `batch_sizes`: Prompts generated for at once, padded on the left; each is tried, and every row must be
+        what `model.generate` gives it alone.
     - `generate_kwargs`: For both sides: processors, penalties, stopping criteria.
 
     **Returns:** how many tokens were compared.
@@ -48,20 +53,25 @@ def assert_lossless(
     rows = list(prompts) if prompts is not None else tiny_prompts(vocab)
     for dtype in dtypes or _default_dtypes(model):
         target = model if dtype == model.dtype else copy.deepcopy(model).to(dtype)
-        for ids in rows:
-            expected = plain(target, ids, max_new_tokens=max_new_tokens, **generate_kwargs)
-            for budget in budgets:
-                found = generate(
+        expected = [plain(target, ids, max_new_tokens=max_new_tokens, **generate_kwargs) for ids in rows]
+        for budget, size in itertools.product(budgets, batch_sizes):
+            for start in range(0, len(rows), size):
+                texts = _texts(
                     target,
-                    ids,
+                    rows[start : start + size],
                     candidate_generator=generator,
                     controller=Fixed(budget),
                     do_sample=False,
                     max_new_tokens=max_new_tokens,
-                    **_mask(ids, generate_kwargs),
+                    **generate_kwargs,
                 )
-                _compare(target, found, expected, ids.shape[1], f"budget {budget}, {dtype}")
-                compared += expected.shape[1] - ids.shape[1]
+                for ids, wanted, text in zip(rows[start:], expected[start:], texts, strict=False):
+                    text = _without_padding(text, wanted.shape[1]) if size > 1 else text
+                    where = f"budget {budget}, {dtype}" + (
+                        f", in a batch of {len(texts)}" if size > 1 else ""
+                    )
+                    _compare(target, text, wanted, ids.shape[1], where)
+                    compared += wanted.shape[1] - ids.shape[1]
     return compared
 
 
@@ -116,6 +126,24 @@ def plain(model: Any, ids: Tensor, **generate_kwargs: Any) -> Tensor:
     """`model.generate`'s greedy text, (1, L) int64."""
     sequences: Tensor = model.generate(ids, do_sample=False, **_mask(ids, generate_kwargs))
     return sequences
+
+
+def _texts(model: Any, rows: Sequence[Tensor], **generate_kwargs: Any) -> list[Tensor]:
+    """Each prompt's text, (1, L) ids, generated for at once; what ended earlier is padded on the right."""
+    width = max(ids.shape[1] for ids in rows)
+    pads = [width - ids.shape[1] for ids in rows]
+    batch, mask = (
+        torch.cat([functional.pad(row, (pad, 0)) for row, pad in zip(values, pads, strict=True)])
+        for values in (rows, [torch.ones_like(ids) for ids in rows])
+    )
+    sequences: Tensor = generate(model, batch, **{"attention_mask": mask} | generate_kwargs)
+    return [text[None, pad:] for text, pad in zip(sequences, pads, strict=True)]
+
+
+def _without_padding(text: Tensor, length: int) -> Tensor:
+    """The first `length` ids, where what follows is one id again and again: the row ended before others."""
+    rest = text[:, length:]
+    return text[:, :length] if bool((rest == rest[:, :1]).all()) else text
 
 
 def _mask(ids: Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
