@@ -85,19 +85,21 @@ def _knows_torch() -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _twist(a: Any, b: Any, c: Any, out: Any) -> None:  # pragma: no cover - compiled
-    for at in range(out.size):
-        word = (a[at] & np.uint32(0x80000000)) | (b[at] & np.uint32(0x7FFFFFFF))
-        odd = np.uint32(0) - (word & np.uint32(1))
-        out[at] = c[at] ^ (word >> np.uint32(1)) ^ (odd & np.uint32(0x9908B0DF))
+def _move_on(words: Any) -> None:  # pragma: no cover - compiled
+    """The second block becomes the first."""
+    for at in range(_BLOCK):
+        words[at] = words[at + _BLOCK]
 
 
 @njit(cache=True, nogil=True)
-def _fill_second_block(words: Any) -> None:  # pragma: no cover - compiled
-    """The Mersenne Twister's next 624 words after the first 624; no word needs one of the 208 made with it."""
-    for at in range(_BLOCK, 2 * _BLOCK, 208):
-        end = at + 208
-        _twist(words[at - 624 : end - 624], words[at - 623 : end - 623], words[at - 227 : end - 227], words[at:end])
+def _fill_second(words: Any) -> None:  # pragma: no cover - compiled
+    """The Mersenne Twister's next block after the first."""
+    # Unsigned, so that no index could count from the end: only then is the loop made of vectors.
+    for at in range(np.uint64(0), np.uint64(_BLOCK)):
+        word = (words[at] & np.uint32(0x80000000)) | (words[at + np.uint64(1)] & np.uint32(0x7FFFFFFF))
+        odd = np.uint32(0) - (word & np.uint32(1))
+        word = words[at + np.uint64(397)] ^ (word >> np.uint32(1)) ^ (odd & np.uint32(0x9908B0DF))
+        words[at + np.uint64(_BLOCK)] = word
 
 
 @njit(cache=True, nogil=True)
@@ -134,8 +136,8 @@ def _first_arrival(scores: Any, words: Any, begin: int) -> Any:  # pragma: no co
     bits = lower.view(np.int32)
     for start in range(0, scores.size, _PIECE):
         if start > 0:
-            words[:_BLOCK] = words[_BLOCK:]
-        _fill_second_block(words)
+            _move_on(words)
+        _fill_second(words)
         piece = scores[start : start + _PIECE]
         _lower(words[begin:], lower[: piece.size])
         if not may_win(piece, bits[: piece.size], bar):
