@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _CPUS = Path("/sys/devices/system/cpu")
@@ -31,6 +33,22 @@ def use_physical_cores() -> None:
 
     number = physical_cores()
     if number is not None and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(number)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch's operators on the calling thread alone; for work so short that waiting for others is the longer part.
+
+    On busy cores a second thread comes up to 20 ms late, which is a thousand passes over a row of scores.
+    """
+    import torch
+
+    number = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
         torch.set_num_threads(number)
 
 

@@ -8,20 +8,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
+from numba import njit
+
+from outrider.race import PIECE, bar_below, is_behind, may_win
 
 _STEP, _MIX1, _MIX2 = (
     np.uint64(0x9E3779B97F4A7C15),
     np.uint64(0xBF58476D1CE4E5B9),
     np.uint64(0x94D049BB133111EB),
 )
-_S12, _S27, _S30, _S31 = np.uint64(12), np.uint64(27), np.uint64(30), np.uint64(31)
-# A token behind by `gap` needs noise above it, so a uniform below exp(-gap); rounded up.
-_MAX_GAP = 37
-_NEEDED = np.exp(-np.arange(_MAX_GAP, dtype=np.float64)) * 1.001
-
-
+_S12, _S27, _S30, _S31, _S40 = (np.uint64(places) for places in (12, 27, 30, 31, 40))
 _MASK = 2**64 - 1
 
 
@@ -49,38 +46,49 @@ def _mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
-@numba.njit(cache=True)
-def _uniform(key: Any, token: int) -> float:
-    """52 bits in (0, 1): splitmix64, started at `key`."""
+@njit(cache=True, nogil=True)
+def _mixed(key: Any, token: int) -> Any:  # pragma: no cover - compiled
+    """splitmix64, started at `key`, but for its last shift: the highest 31 bits are the hash's."""
     x = key + np.uint64(token + 1) * _STEP
     x = (x ^ (x >> _S30)) * _MIX1
-    x = (x ^ (x >> _S27)) * _MIX2
-    return (np.float64((x ^ (x >> _S31)) >> _S12) + 0.5) * 2.0**-52
+    return (x ^ (x >> _S27)) * _MIX2
 
 
-@numba.njit(cache=True)
-def _gumbel(uniform: float) -> float:
+@njit(cache=True, nogil=True)
+def _gumbel(key: Any, token: int) -> float:  # pragma: no cover - compiled
+    """From 52 bits in (0, 1), rounded to float32."""
+    x = _mixed(key, token)
+    uniform = (np.float64((x ^ (x >> _S31)) >> _S12) + 0.5) * 2.0**-52
     return np.float64(np.float32(-math.log(-math.log1p(-uniform))))
 
 
-@numba.njit(cache=True)
-def argmax(scores: Any, key: Any) -> int:
+@njit(cache=True, nogil=True)
+def _lower(key: Any, start: int, out: Any) -> None:  # pragma: no cover - compiled
+    """The uniforms of the tokens from `start` on, rounded down to 24 bits."""
+    for at in range(out.size):
+        out[at] = np.float32(np.int32(_mixed(key, start + at) >> _S40)) * np.float32(2.0**-24)
+
+
+@njit(cache=True, nogil=True)
+def argmax(scores: Any, key: Any) -> int:  # pragma: no cover - compiled
     """argmax(scores + noise) of (V,) float32; -1 where a score is NaN or all are -inf.
 
     **Exact:** the token that computing every noise would choose.
     """
-    best: Any = np.argmax(scores)
-    if not scores[best] > -np.inf:
-        return -1
-    value = np.float64(scores[best]) + _gumbel(_uniform(key, best))
-    for token in range(scores.size):
-        gap = value - np.float64(scores[token])
-        if gap >= _MAX_GAP:
+    best, value, bar = -1, -np.inf, np.float32(-np.inf)
+    lower = np.empty(PIECE, np.float32)
+    bits = lower.view(np.int32)
+    for start in range(0, scores.size, PIECE):
+        piece = scores[start : start + PIECE]
+        _lower(key, start, lower[: piece.size])
+        if not may_win(piece, bits[: piece.size], bar):
             continue
-        uniform = _uniform(key, token)
-        if gap > 0.0 and uniform > _NEEDED[int(gap)]:
-            continue
-        total = np.float64(scores[token]) + _gumbel(uniform)
-        if total > value or (total == value and token < best):
-            value, best = total, token
+        for at in range(piece.size):
+            if np.isnan(piece[at]):
+                return -1
+            if is_behind(piece[at], bits[at], bar):
+                continue
+            total = np.float64(piece[at]) + _gumbel(key, start + at)
+            if total > value:
+                best, value, bar = start + at, total, bar_below(total)
     return best

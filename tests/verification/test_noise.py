@@ -61,13 +61,14 @@ def test_padding_the_vocabulary_changes_nothing():
 @given(
     st.integers(-(2**70), 2**70),
     st.integers(0, 40),
-    st.sampled_from([2, 3, 17, 500]),
+    st.sampled_from([2, 3, 17, 500, 512, 513, 1999]),
     st.sampled_from([0.0, 0.1, 1.0, 8.0, 60.0]),
     st.sampled_from([0.0, 0.5, 0.99]),
+    st.sampled_from([0.0, 1e4, -3e5, 1e30]),
 )
-def test_fast_choice_is_the_full_argmax(seed, position, vocab, spread, forbidden):
+def test_fast_choice_is_the_full_argmax(seed, position, vocab, spread, forbidden, around):
     random = torch.Generator().manual_seed(position)
-    scores = torch.randn(vocab, generator=random) * spread
+    scores = around + torch.randn(vocab, generator=random) * spread
     hidden = torch.rand(vocab, generator=random) < forbidden
     hidden[position % vocab] = False
     scores[hidden] = -torch.inf
@@ -89,3 +90,14 @@ def test_nan_and_nothing_possible(bad):
     with pytest.raises(NonFiniteLogitsError):
         keyed_choice(torch.tensor(bad), 0, 0, 0)
     assert keyed_choices(torch.tensor([bad]), [0], 0, 0) == [-1]
+
+
+@pytest.mark.parametrize("at", [0, 511, 512, 1300])
+def test_nan_anywhere_and_infinity(at):
+    scores = torch.randn(1301) - 200.0
+    scores[5] = 0.0  # What no other token's noise can make up for.
+    scores[at] = torch.nan
+    with pytest.raises(NonFiniteLogitsError):
+        keyed_choice(scores, 0, 0, 0)
+    scores[at:] = torch.inf
+    assert keyed_choice(scores, 0, 0, 0) == at

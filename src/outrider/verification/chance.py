@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from outrider.cores import one_thread
 from outrider.errors import NonFiniteLogitsError
 
 
@@ -36,6 +37,7 @@ class TorchChance:
     def flip(self, chance: float) -> bool:
         return self._uniform() < chance
 
+    @one_thread()
     def pick(self, probabilities: Tensor) -> int:
         sums = probabilities.cumsum(-1, dtype=torch.float64)
         total = sums[-1]

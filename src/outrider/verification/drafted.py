@@ -8,6 +8,7 @@ from torch import Tensor
 from outrider.errors import GeneratorError, OptionError
 from outrider.types import Candidates
 from outrider.verification.chance import Chance, TorchChance
+from outrider.verification.law import Law
 from outrider.verification.step import Row, Verifier, warped
 
 
@@ -30,9 +31,9 @@ class DraftedVerifier(Verifier):
         self.chance: Chance = TorchChance(seed) if chance is None else chance
         self.dtype = dtype
 
-    def law(self, scores: Tensor) -> Tensor:
-        """(V,) probabilities of (1, V) or (V,) scores."""
-        return torch.softmax(scores.reshape(-1), dim=-1, dtype=self.dtype)
+    def law(self, scores: Tensor) -> Law:
+        """The law of (1, V) or (V,) scores."""
+        return Law(scores, self.dtype)
 
     def draft_laws(self, candidates: Candidates, logits: Tensor) -> DraftLaws:
         """q of each candidate, on the device of `logits`.
@@ -59,21 +60,21 @@ class DraftedVerifier(Verifier):
 
     def draw(self, row: Row, logits: Tensor, position: int) -> int:
         """A draw from the warped draft law, `draft_scores`."""
-        return self.chance.pick(self.law(warped(row, logits)))
+        return self.chance.pick(self.law(warped(row, logits)).full)
 
 
 class DraftLaws:
-    """q by node, computed when first asked for."""
+    """q by node, each looked at when first asked for."""
 
     def __init__(self, logits: Tensor | None, dtype: torch.dtype, device: torch.device) -> None:
         self._logits, self._dtype, self._device = logits, dtype, device
-        self._laws: dict[int, Tensor] = {}
+        self._laws: dict[int, Law] = {}
 
-    def __getitem__(self, node: int) -> Tensor:
-        """(V,) the law that candidate `node` was drawn from."""
+    def __getitem__(self, node: int) -> Law:
+        """The law that candidate `node` was drawn from."""
         if node not in self._laws:
             assert self._logits is not None
-            self._laws[node] = torch.softmax(self._logits[node].to(self._device), dim=-1, dtype=self._dtype)
+            self._laws[node] = Law(self._logits[node].to(self._device), self._dtype)
         return self._laws[node]
 
 

@@ -36,11 +36,11 @@ class KSeqVerifier(DraftedVerifier):
 
         def choose(node: int) -> tuple[int, Tensor]:
             scores = row.score(logits[node + 1 : node + 2])
-            p = self.law(scores)
+            p = self.law(scores).full
             if not children[node]:
                 return self.chance.pick(p), scores
-            q = laws[children[node][0]]
-            if not all(torch.equal(q, laws[child]) for child in children[node][1:]):
+            q = laws[children[node][0]].full
+            if not all(torch.equal(q, laws[child].full) for child in children[node][1:]):
                 raise GeneratorError(
                     "verification='k_seq' needs siblings drawn independently from one law, and these rows of "
                     "draft_logits differ; use 'recursive' or 'traversal'"

@@ -12,6 +12,7 @@ from outrider.errors import OptionError
 from outrider.types import Candidates
 from outrider.verification.chance import Chance, TorchChance
 from outrider.verification.drafted import DraftLaws
+from outrider.verification.law import Law
 from outrider.verification.recursive import RecursiveVerifier, children_of
 from outrider.verification.step import Row, Verifier, descend
 
@@ -83,5 +84,5 @@ class EnsembleVerifier(RecursiveVerifier):
             raise OptionError(f"weight must lie between 0 and 1, not {weight!r}")
         self.weight = weight
 
-    def target_law(self, p: Tensor, children: list[int], laws: DraftLaws) -> Tensor:
-        return torch.lerp(p, laws[children[0]], self.weight) if children else p
+    def target_law(self, p: Law, children: list[int], laws: DraftLaws) -> Law | Tensor:
+        return torch.lerp(p.full, laws[children[0]].full, self.weight) if children else p

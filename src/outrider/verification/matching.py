@@ -10,6 +10,7 @@ from torch import Tensor
 from outrider.errors import NonFiniteLogitsError
 from outrider.types import Candidates
 from outrider.verification.chance import Chance
+from outrider.verification.multinomial import multinomial
 from outrider.verification.step import Row, Verifier, walk
 
 
@@ -41,7 +42,7 @@ class MatchVerifier(Verifier):
         if self.chance is not None:
             return self.chance.pick(torch.softmax(scores[0], dim=-1, dtype=torch.float64))
         try:
-            return int(torch.multinomial(torch.softmax(scores, dim=-1), 1, generator=self._random))
+            return multinomial(scores, self._random)
         except RuntimeError as error:
             if scores.isnan().any() or not (scores > -torch.inf).any():
                 raise NonFiniteLogitsError(

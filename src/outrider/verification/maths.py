@@ -1,6 +1,6 @@
 """The arithmetic of accept rules: given p and q, which numbers a rule flips its coins with.
 
-No randomness and no torch state in here, so that `tests/verification` can enumerate every outcome.
+No randomness in here, so that `tests/verification` can enumerate every outcome.
 p is always the target's law, q the draft's; both (V,).
 """
 
@@ -10,8 +10,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from outrider.cores import one_thread
+from outrider.verification.law import Law
 
-def ratio(p: Tensor, q: Tensor, token: int, weight: float = 1.0) -> float:
+
+def ratio(p: Law | Tensor, q: Law | Tensor, token: int, weight: float = 1.0) -> float:
     """min(1, weight * p / q) at one token; 0 where q says that the token cannot have been drawn.
 
     **Exact:** Leviathan 2023, algorithm 1. A token with q = 0 has probability 0, so refusing it changes
@@ -21,6 +24,7 @@ def ratio(p: Tensor, q: Tensor, token: int, weight: float = 1.0) -> float:
     return min(1.0, weight * float(p[token]) / drawn) if drawn > 0.0 else 0.0
 
 
+@one_thread()
 def residual(p: Tensor, q: Tensor, weight: float = 1.0) -> tuple[Tensor, float]:
     """(weight * p - q)+ normalised, and its sum before that; p itself and 0 where nothing is left.
 
@@ -49,6 +53,7 @@ class Transport:
     residual: Tensor
 
 
+@one_thread()
 def k_seq(p: Tensor, q: Tensor, k: int, num_halvings: int = 40) -> Transport:
     """Solve 1 - (1 - b)^k = rho b, b = sum min(q, p / rho), for the smallest rho that is valid.
 

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from outrider.types import Candidates
 from outrider.verification.drafted import DraftedVerifier, DraftLaws
+from outrider.verification.law import Law, full
 from outrider.verification.maths import ratio, residual
 from outrider.verification.step import Row, descend
 
@@ -34,12 +35,12 @@ class RecursiveVerifier(DraftedVerifier):
                 token = int(candidates.tokens[child])
                 if self.chance.flip(ratio(p, laws[child], token)):
                     return token, scores
-                p, _ = residual(p, laws[child])
-            return self.chance.pick(p), scores
+                p, _ = residual(full(p), laws[child].full)
+            return self.chance.pick(full(p)), scores
 
         return descend(row, candidates, choose)
 
-    def target_law(self, p: Tensor, children: list[int], laws: DraftLaws) -> Tensor:
+    def target_law(self, p: Law, children: list[int], laws: DraftLaws) -> Law | Tensor:
         """The law to reproduce at a node: the target's."""
         return p
 

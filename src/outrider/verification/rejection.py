@@ -51,9 +51,13 @@ class BlockVerifier(DraftedVerifier):
         weights = [1.0]
         for node, token in enumerate(candidates.tokens.tolist()):
             weights.append(ratio(p[node], laws[node], token, weights[-1]))
-        kept, law, keep = len(candidates), p[-1], weights[-1]
-        while kept and not self.chance.flip(keep):
-            kept -= 1
-            law, mass = residual(p[kept], laws[kept], weights[kept])
-            keep = stop_chance(weights[kept], mass)
+        if self.chance.flip(weights[-1]):
+            return scores.commit(list(range(len(candidates))), self.chance.pick(p[-1].full))
+        for kept in range(len(candidates) - 1, -1, -1):
+            # S is at most w, and so is the chance: a coin of w first, and most rows are not looked at.
+            if kept and not self.chance.flip(weights[kept]):
+                continue
+            law, mass = residual(p[kept].full, laws[kept].full, weights[kept])
+            if not kept or self.chance.flip(stop_chance(weights[kept], mass) / weights[kept]):
+                break
         return scores.commit(list(range(kept)), self.chance.pick(law))

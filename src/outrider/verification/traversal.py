@@ -8,6 +8,7 @@ from torch import Tensor
 
 from outrider.types import Candidates
 from outrider.verification.drafted import DraftedVerifier, DraftLaws
+from outrider.verification.law import Law, full
 from outrider.verification.maths import ratio, residual, stop_chance
 from outrider.verification.nodes import NodeScores
 from outrider.verification.recursive import children_of
@@ -33,13 +34,14 @@ class TraversalVerifier(DraftedVerifier):
         laws = self.draft_laws(candidates, logits)
         scores = NodeScores(row, candidates, logits)
         path, law = self._traverse(candidates, laws, scores)
-        return scores.commit(path, self.chance.pick(law))
+        return scores.commit(path, self.chance.pick(full(law)))
 
     def _traverse(
         self, candidates: Candidates, laws: DraftLaws, scores: NodeScores
-    ) -> tuple[list[int], Tensor]:
+    ) -> tuple[list[int], Law | Tensor]:
         waiting = children_of(candidates)
-        weight, law = {-1: 1.0}, {-1: self.law(scores[-1])}
+        weight = {-1: 1.0}
+        law: dict[int, Law | Tensor] = {-1: self.law(scores[-1])}
         path = [-1]
         while True:
             node = path[-1]
@@ -54,5 +56,5 @@ class TraversalVerifier(DraftedVerifier):
                 path.pop()
                 parent = path[-1]
                 waiting[parent].pop(0)
-                law[parent], mass = residual(law[parent], laws[node], weight[parent])
+                law[parent], mass = residual(full(law[parent]), laws[node].full, weight[parent])
                 weight[parent] = stop_chance(weight[parent], mass)
