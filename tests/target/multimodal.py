@@ -14,7 +14,6 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoModelForMu
 from tests.target.architectures import VOCAB, WINDOW
 
 IMAGE, VIDEO, AUDIO, START, END = 90, 91, 92, 93, 94
-PLACEHOLDERS = {IMAGE, VIDEO, AUDIO, START, END}
 
 _TEXT: dict[str, Any] = {
     "vocab_size": VOCAB,
@@ -130,17 +129,20 @@ class Case:
 
     - `settings`: Its configuration's.
     - `inputs`: The tensors of a prompt, with pixels or sound of a seed.
-    - `tower`: The name of the module that sees or hears.
-    - `trees`: Whether it takes trees.
+    - `tower`: The end of the name of the module that sees or hears.
+    - `placeholders`: The ids that its configuration names.
     """
 
     settings: dict[str, Any]
     inputs: Callable[[int], dict[str, Any]]
-    tower: str = "model.vision_tower"
-    trees: bool = True
+    tower: str = "vision_tower"
+    placeholders: tuple[int, ...] = (IMAGE,)
 
 
-_MIXED = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+_MIXED = {
+    "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
 _LLAMA = _TEXT | {"model_type": "llama"}
 
 CASES: dict[str, Case] = {
@@ -160,7 +162,8 @@ CASES: dict[str, Case] = {
             **_QWEN_IDS,
         },
         _qwen,
-        "model.visual",
+        "visual",
+        (IMAGE, VIDEO, START, END),
     ),
     "qwen2_5_vl": Case(
         {
@@ -169,16 +172,19 @@ CASES: dict[str, Case] = {
             **_QWEN_IDS,
         },
         _qwen,
-        "model.visual",
+        "visual",
+        (IMAGE, VIDEO, START, END),
     ),
     "qwen3_vl": Case(
         {
-            "vision_config": _QWEN_VISION | {"deepstack_visual_indexes": [0, 1], "num_position_embeddings": 64},
+            "vision_config": _QWEN_VISION
+            | {"deepstack_visual_indexes": [0, 1], "num_position_embeddings": 64},
             "text_config": _TEXT | {"rope_parameters": _MROPE | {"mrope_interleaved": True}},
             **_QWEN_IDS,
         },
         _qwen,
-        "model.visual",
+        "visual",
+        (IMAGE, VIDEO, START, END),
     ),
     "gemma3": Case(
         {
@@ -190,6 +196,7 @@ CASES: dict[str, Case] = {
             "eoi_token_index": END,
         },
         _typed(_images(1, 3, 8, 8, num_placeholders=4), "token_type_ids", 1),
+        placeholders=(IMAGE, START, END),
     ),
     "idefics3": Case(
         {
@@ -199,7 +206,7 @@ CASES: dict[str, Case] = {
             "image_token_id": IMAGE,
         },
         _images(1, 1, 3, 16, 16, num_placeholders=4),
-        "model.vision_model",
+        "vision_model",
     ),
     "smolvlm": Case(
         {
@@ -209,7 +216,7 @@ CASES: dict[str, Case] = {
             "image_token_id": IMAGE,
         },
         _images(1, 1, 3, 16, 16, num_placeholders=4),
-        "model.vision_model",
+        "vision_model",
     ),
     "paligemma": Case(
         {
@@ -239,7 +246,7 @@ CASES: dict[str, Case] = {
             "image_token_index": IMAGE,
         },
         _tiles,
-        "model.vision_model",
+        "vision_model",
     ),
     "qwen2_audio": Case(
         {
@@ -248,7 +255,8 @@ CASES: dict[str, Case] = {
             "audio_token_index": AUDIO,
         },
         _sound(8, feature_attention_mask=torch.ones(1, 32, dtype=torch.long)),
-        "model.audio_tower",
+        "audio_tower",
+        (AUDIO,),
     ),
     "voxtral": Case(
         {
@@ -264,20 +272,31 @@ CASES: dict[str, Case] = {
             "audio_token_id": AUDIO,
         },
         _sound(4),
-        "model.audio_tower",
+        "audio_tower",
+        (AUDIO,),
     ),
 }
 
 
 @functools.cache
-def tiny(name: str, seed: int = 0, **settings: Any) -> PreTrainedModel:
-    """The model in float32, with weights that make its text vary and its images matter."""
-    config = AutoConfig.for_model(name, **CASES[name].settings | settings)
+def tiny(name: str, attention: str | None = None) -> PreTrainedModel:
+    """`build`, once: for tests that leave the model as it is."""
+    return build(name, attention)
+
+
+def build(name: str, attention: str | None = None, seed: int = 0) -> PreTrainedModel:
+    """A fresh model in float32, with weights that make its text vary and its images matter.
+
+    Like a trained one it does not write placeholders.
+    """
+    config = AutoConfig.for_model(name, **CASES[name].settings)
     torch.manual_seed(seed)
     auto: Any = AutoModelForImageTextToText
     if type(config) not in auto._model_mapping:
         auto = AutoModelForMultimodalLM
-    model: PreTrainedModel = auto.from_config(config, dtype=torch.float32).eval()
+    model: PreTrainedModel = auto.from_config(
+        config, dtype=torch.float32, attn_implementation=attention
+    ).eval()
     embeddings = model.get_input_embeddings().weight
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -287,6 +306,18 @@ def tiny(name: str, seed: int = 0, **settings: Any) -> PreTrainedModel:
                 parameter.normal_(0.0, std, generator=generator)
             elif parameter.numel() == 1:  # gates, which begin closed
                 parameter.fill_(0.1)
+        model.get_output_embeddings().weight[IMAGE:] = 0.0
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
     return model
+
+
+def without_media(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The prompt's text alone."""
+    ids = inputs["input_ids"]
+    return {"input_ids": ids[:, (ids < IMAGE)[0]]}
+
+
+def tower(name: str, model: PreTrainedModel) -> torch.nn.Module:
+    """The module that sees or hears."""
+    return next(module for path, module in model.named_modules() if path.endswith(CASES[name].tower))

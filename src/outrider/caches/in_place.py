@@ -73,9 +73,7 @@ class InPlaceCache(DynamicCache):
         """Bytes of K and V memory at hand in the layers written in place."""
         return sum(layer.num_bytes for layer in self.layers if isinstance(layer, InPlaceLayer))
 
-    def keep_path(
-        self, base_length: int, path: Sequence[int], layers: Sequence[Any] | None = None
-    ) -> None:
+    def keep_path(self, base_length: int, path: Sequence[int], layers: Sequence[Any] | None = None) -> None:
         """Keep one path of a tree: of the entries from `base_length` on those at `path`, in that order.
 
         Only entries that are not in their place are moved.

@@ -217,6 +217,11 @@ class Target:
             if (reason := _reason_against(self.model)) is not None:
                 raise UnsupportedModelError(f"{reason}; use candidate_generator='none'")
             return
+        if _sees_unmasked(self.model, self._kwargs, cache):
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__} attends to its image causally where several tokens run without "
+                "cross_attention_mask; pass what the processor makes, or candidate_generator='none'"
+            )
         if isinstance(cache, QuantizedCache):
             raise _cannot_roll_back(self.model, "a quantised cache")
         for layer in getattr(cache, "layers", []):
@@ -228,6 +233,17 @@ def vocab_size(model: Any) -> int:
     """How many ids a model knows: the rows of its input embeddings."""
     size = getattr(model.get_input_embeddings(), "num_embeddings", None)
     return int(size or model.config.get_text_config(decoder=True).vocab_size)
+
+
+def _sees_unmasked(model: Any, kwargs: dict[str, Any], cache: Any) -> bool:
+    """Whether layers attend to an image without a mask, which transformers takes for causal unless it is eager."""
+    config = model.config.get_text_config(decoder=True)
+    layers = getattr(config, "cross_attention_layers", None) or ()
+    if kwargs.get("cross_attention_mask") is not None or config._attn_implementation == "eager":
+        return False
+    seen = [layer for index, layer in enumerate(cache.layers) if index in layers]
+    is_shown = kwargs.get("pixel_values") is not None
+    return bool(seen) and (is_shown or any(int(layer.get_seq_length()) for layer in seen))
 
 
 _reasons: weakref.WeakKeyDictionary[PreTrainedModel, str | None] = weakref.WeakKeyDictionary()
