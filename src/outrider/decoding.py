@@ -39,6 +39,7 @@ class Lane:
     encoder_ids: Ids | None = None
     inputs: Mapping[str, Any] = field(default_factory=dict)
     draw: Callable[[Any, int], int] | None = None
+    placeholders: Ids = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 def decode(
@@ -89,7 +90,9 @@ def _propose(lane: Lane, target: Target, controller: Controller, num_lanes: int)
     row = lane.row
     room = min(row.stopping.max_length - row.length - 1, target.room)
     budget = min(controller.budget(num_lanes), room) if target.is_prefilled else 0
-    context = Context(row.ids, row.num_prompt, room + 1, lane.encoder_ids, lane.inputs, lane.draw)
+    context = Context(
+        row.ids, row.num_prompt, room + 1, lane.encoder_ids, lane.inputs, lane.draw, lane.placeholders
+    )
     return propose(
         lane.generator, context, budget, controller, vocab_size=target.vocab_size, trees=target.takes_trees
     )

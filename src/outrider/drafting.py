@@ -11,7 +11,9 @@ from outrider.contract import CandidateGenerator
 from outrider.control import Controller
 from outrider.errors import GeneratorError, OutriderError
 from outrider.stats import Stats
-from outrider.types import Candidates, Context
+from outrider.types import Candidates, Context, Ids
+
+_NO_IDS: Ids = np.empty(0, np.int64)
 
 
 def propose(
@@ -27,6 +29,7 @@ def propose(
 
     **Arguments:**
 
+    - `context`: Its placeholders are dropped, with what hangs under them, unless they were drawn at random.
     - `budget`: The most candidates; where it is not positive the generator is not asked.
     - `controller`: Cuts what was not drawn at random.
     - `vocab_size`: Other ids are dropped, with what hangs under them.
@@ -45,21 +48,22 @@ def propose(
     candidates = proposed
     if not trees:
         candidates = proposed.first_chain() if is_drawn else proposed.best_chain()
-    candidates = _possible(candidates, vocab_size, context.max_new_tokens - 1)
+    barred = _NO_IDS if is_drawn else context.placeholders
+    candidates = _possible(candidates, vocab_size, context.max_new_tokens - 1, barred)
     if is_drawn:
         # What was drawn may be cut by number alone: a choice by its ids would bend the law.
         return candidates.keep(range(min(len(candidates), budget)))
     return controller.trim(candidates)
 
 
-def _possible(candidates: Candidates, vocab_size: int, room: int) -> Candidates:
-    """Drop what cannot be accepted: ids outside the vocabulary, and nodes below the last position left."""
+def _possible(candidates: Candidates, vocab_size: int, room: int, barred: Ids) -> Candidates:
+    """Drop what cannot be accepted: ids outside the vocabulary or barred, and nodes below the last position left."""
     if not len(candidates):
         return candidates
     tokens = candidates.tokens
-    if len(candidates) <= room and tokens.min() >= 0 and tokens.max() < vocab_size:
+    if len(candidates) <= room and tokens.min() >= 0 and tokens.max() < vocab_size and not barred.size:
         return candidates
-    outside = (tokens < 0) | (tokens >= vocab_size)
+    outside = (tokens < 0) | (tokens >= vocab_size) | (tokens[:, None] == barred).any(1)
     kept = np.zeros(len(candidates) + 1, bool)
     kept[-1] = True
     for node, parent in enumerate(candidates.parents):

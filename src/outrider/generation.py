@@ -29,6 +29,7 @@ from outrider.recording import Recording, Streaming
 from outrider.stats import Stats
 from outrider.target.batch import BatchTarget
 from outrider.target.forward import Target
+from outrider.target.placeholders import placeholder_ids
 from outrider.verification.choose import get_verifier
 from outrider.verification.step import Row, Stopping, Verifier
 
@@ -247,7 +248,11 @@ class AssistedDecoding:
         """A row and its generator: the first row's is the one that lives on."""
         generator = self.generator if row.index == 0 else self.generator.fork()
         return Lane(
-            row, generator, inputs=inputs, draw=lambda logits, position: verifier.draw(row, logits, position)
+            row,
+            generator,
+            inputs=inputs,
+            draw=lambda logits, position: verifier.draw(row, logits, position),
+            placeholders=placeholder_ids(inputs["target"].config),
         )
 
     @property

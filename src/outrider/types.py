@@ -66,6 +66,8 @@ class Context:
         (`encoder_outputs`, `pixel_values`, ...). For generators that run a model.
     - `draw`: Chooses a token from a (1, V) tensor of draft logits at a position as the target's verifier
         would: the argmax, or the draw with the same position-keyed noise; None outside the loop.
+    - `placeholders`: (k,) int64. Ids that stand for images, videos and sound in a prompt. Not worth
+        proposing: they are dropped, unless they were drawn.
     """
 
     ids: Ids
@@ -74,6 +76,7 @@ class Context:
     encoder_ids: Ids | None = None
     inputs: Mapping[str, Any] = field(default_factory=dict)
     draw: Callable[[Any, int], int] | None = None
+    placeholders: Ids = field(default_factory=lambda: _NO_IDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class InPlaceCache(DynamicCache):
         """Bytes of K and V memory at hand in the layers written in place."""
         return sum(layer.num_bytes for layer in self.layers if isinstance(layer, InPlaceLayer))
 
-    def keep_path(self, base_length: int, path: Sequence[int]) -> None:
+    def keep_path(self, base_length: int, path: Sequence[int], layers: Sequence[Any] | None = None) -> None:
         """Keep one path of a tree: of the entries from `base_length` on those at `path`, in that order.
 
         Only entries that are not in their place are moved.
@@ -82,12 +82,13 @@ class InPlaceCache(DynamicCache):
 
         - `base_length`: Entries before the tree's first candidate; the last committed token is one of them.
         - `path`: Accepted candidates, ascending: candidate i was written at `base_length` + i.
+        - `layers`: Those that the tree was written to; None is all.
         """
         num_in_place = 0
         while num_in_place < len(path) and path[num_in_place] == num_in_place:
             num_in_place += 1
         index = torch.tensor(list(path), dtype=torch.long)
-        for layer in self.layers:
+        for layer in self.layers if layers is None else layers:
             if isinstance(layer, InPlaceLayer):
                 layer.keep_path(base_length, index, num_in_place)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self, final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import ModuleList
@@ -35,7 +36,8 @@ class Generator(CandidateGenerator):
     - `num_tokens`: The most tokens a round.
     - `early_exit`: Run the target's first `early_exit` layers instead of another model.
 
-    Ids are those of the target; padded vocabularies may differ in size. Leviathan et al. 2023
+    Ids are those of the target; padded vocabularies may differ in size. What the draft model has no embedding
+    for it does not read, nor what stands for images and sound: these are the target's alone. Leviathan et al. 2023
     (arXiv 2211.17192); early exit: Elhoushi et al. 2024 (arXiv 2404.16710). Cost per step: one draft
     forward a candidate. State: the draft model's cache of committed tokens.
     """
@@ -93,10 +95,9 @@ class Generator(CandidateGenerator):
         if self._cache is not None:
             self._roll_back(context.ids)
         if self._cache is None:
-            self._begin(model, context.inputs)
+            self._begin(model, context)
         fresh = context.ids[self._cached.size :]
-        vocab_size = model.get_input_embeddings().num_embeddings
-        if (fresh >= vocab_size).any():
+        if not self._readable(fresh)[-1]:
             return Candidates.empty()
         tokens: list[int] = []
         probabilities: list[float] = []
@@ -106,6 +107,8 @@ class Generator(CandidateGenerator):
                 self._restores, self._num_committed = snapshots(self._cache), self._cached.size
             position = context.ids.size + len(tokens)
             token = context.draw(logits, position) if context.draw else int(logits.argmax())
+            if token in self._placeholders:
+                break
             tokens.append(token)
             fresh = np.array([token])
             probabilities.append(float(logits.softmax(-1)[0, token]))
@@ -116,16 +119,25 @@ class Generator(CandidateGenerator):
     def _forward(self, model: Any, ids: Ids) -> Tensor:
         """(1, V) float32 logits of what follows `ids`, which come after what is cached."""
         self._cached = np.concatenate([self._cached, ids])
-        name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+        tokens = torch.tensor(ids[None, self._readable(ids)], device=model.device)
+        inputs = {"decoder_input_ids" if model.config.is_encoder_decoder else "input_ids": tokens}
+        if self._is_told_positions:
+            inputs["position_ids"] = self._cache.get_seq_length() + torch.arange(
+                tokens.shape[1], device=model.device
+            ).expand_as(tokens)
         with self._lean:
             outputs = model(
-                **{name: torch.tensor(ids[None], device=model.device), CACHE: self._cache},
+                **{**inputs, CACHE: self._cache},
                 **self._encoder,
                 use_cache=True,
                 return_dict=True,
             )
         logits: Tensor = outputs.logits[:, -1].float()
         return logits
+
+    def _readable(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """(n,) bool. Which of `ids` (n,) the draft model reads."""
+        return (ids < self._vocab_size) & ~(ids[:, None] == self._placeholders).any(1)
 
     def _roll_back(self, ids: Ids) -> None:
         """Keep the cache's longest common prefix with `ids`, at most all of them but the last.
@@ -146,12 +158,20 @@ class Generator(CandidateGenerator):
         elif self._cached.size:
             cache = self._cache
             (cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache).crop(
-                keep - self._cached.size
+                -int(self._readable(self._cached[keep:]).sum())
             )
         self._cached = self._cached[:keep]
 
-    def _begin(self, model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
+    def _begin(self, model: Any, context: Context) -> None:
+        inputs = context.inputs
         self._lean = LeanForward(model)
+        self._placeholders = context.placeholders
+        self._vocab_size = model.get_input_embeddings().num_embeddings
+        # A model that sees keeps its last image's shift of positions, and would add it.
+        self._is_told_positions = (
+            model.config is not model.config.get_text_config(decoder=True)
+            and "position_ids" in inspect.signature(model.forward).parameters
+        )
         cache = InPlaceCache(model.config.get_text_config(decoder=True))
         self._is_recurrent = has_recurrent_state(cache)
         if not self._is_recurrent:
@@ -196,7 +216,7 @@ def _first_layers(model: PreTrainedModel, num_layers: int | None) -> Iterator[No
             f"the target has {config.num_hidden_layers} layers"
         )
     before = config.num_hidden_layers
-    decoder: Any = model.get_decoder() if model.config.is_encoder_decoder else model.base_model
+    decoder: Any = model.get_decoder()
     # Some models run every layer they hold, others as many as the configuration says.
     holder, name, layers = next(
         (module, name, child)

@@ -64,6 +64,8 @@ class Target:
         self.outputs: Any = None
         self.num_rounds = 0
         self._num_new = 0
+        self._lengths: list[int] = []
+        self._growing: list[Any] | None = None
         self._free = 2**31
         self._takes_trees: bool | None = None
         self._is_tree = False
@@ -143,6 +145,8 @@ class Target:
         with self._lean, self._exactly(candidates, padding):
             self.outputs = self.model(**inputs, return_dict=True)
         self._num_new = num_new
+        if self._growing is None:
+            self._growing = self._grown()
         logits: Tensor = self.outputs.logits[0]
         if logits.shape[0] < num_new:
             raise UnsupportedModelError(
@@ -159,10 +163,12 @@ class Target:
         if self._state is not None:
             self._state.commit(self._num_new, num_committed[0])
         elif self._is_tree:
-            self.cache.keep_path(self._num_past + 1, paths[0][: num_committed[0] - 1].tolist())
+            path = paths[0][: num_committed[0] - 1].tolist()
+            self.cache.keep_path(self._num_past + 1, path, self._growing)
         elif self._drafting and self.is_prefilled:
             # crop(0) too: it lets sliding layers drop what only a rollback could have needed.
-            self.cache.crop(num_committed[0] - self._num_new)
+            for layer in self._growing or ():
+                layer.crop(num_committed[0] - self._num_new)
         self._free -= num_committed[0]
         assert self._inputs is not None
         self._inputs.step_on(self.outputs, num_committed[0])
@@ -185,6 +191,7 @@ class Target:
             if not can_be_cropped(cache):
                 raise _cannot_roll_back(self.model, type(cache).__name__)
             cache.activate_past_recording()
+            self._lengths = [int(layer.get_seq_length()) for layer in cache.layers]
             limits = [
                 layer.max_cache_len
                 for layer in cache.layers
@@ -193,6 +200,11 @@ class Target:
             self._free = min(limits) - int(cache.get_seq_length()) + 1 if limits else 2**31
         logits: Tensor = self.outputs.logits[:, -1]
         return logits
+
+    def _grown(self) -> list[Any]:
+        """The layers that a forward after the prompt's wrote to: one that holds an image's states stays as it is."""
+        lengths = zip(self.cache.layers, self._lengths, strict=True) if self._lengths else ()
+        return [layer for layer, length in lengths if int(layer.get_seq_length()) > length]
 
     def _refuse_what_cannot_roll_back(self) -> None:
         cache = self.cache
@@ -205,6 +217,11 @@ class Target:
             if (reason := _reason_against(self.model)) is not None:
                 raise UnsupportedModelError(f"{reason}; use candidate_generator='none'")
             return
+        if _sees_unmasked(self.model, self._kwargs, cache):
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__} attends to its image causally where several tokens run without "
+                "cross_attention_mask; pass what the processor makes, or candidate_generator='none'"
+            )
         if isinstance(cache, QuantizedCache):
             raise _cannot_roll_back(self.model, "a quantised cache")
         for layer in getattr(cache, "layers", []):
@@ -216,6 +233,17 @@ def vocab_size(model: Any) -> int:
     """How many ids a model knows: the rows of its input embeddings."""
     size = getattr(model.get_input_embeddings(), "num_embeddings", None)
     return int(size or model.config.get_text_config(decoder=True).vocab_size)
+
+
+def _sees_unmasked(model: Any, kwargs: dict[str, Any], cache: Any) -> bool:
+    """Whether layers attend to an image without a mask, which transformers takes for causal unless it is eager."""
+    config = model.config.get_text_config(decoder=True)
+    layers = getattr(config, "cross_attention_layers", None) or ()
+    if kwargs.get("cross_attention_mask") is not None or config._attn_implementation == "eager":
+        return False
+    seen = [layer for index, layer in enumerate(cache.layers) if index in layers]
+    is_shown = kwargs.get("pixel_values") is not None
+    return bool(seen) and (is_shown or any(int(layer.get_seq_length()) for layer in seen))
 
 
 _reasons: weakref.WeakKeyDictionary[PreTrainedModel, str | None] = weakref.WeakKeyDictionary()

@@ -70,6 +70,10 @@ class ModelInputs:
         self._model: Any = model
         self._kwargs = kwargs
         self._outputs: Any = None
+        # Not all models' own methods heed the number of tokens, and types of tokens are repeated by it.
+        name = _METHODS[1]
+        is_own = getattr(type(model), name) is getattr(GenerationMixin, name)
+        self._at_once = is_own and kwargs.get("token_type_ids") is None
 
     @property
     def cache(self) -> Any:
@@ -92,13 +96,14 @@ class ModelInputs:
         self._kwargs = self._stepped(outputs, self._kwargs, num_tokens)
 
     def _stepped(self, outputs: Any, kwargs: dict[str, Any], num_tokens: int) -> dict[str, Any]:
-        stepped: dict[str, Any] = self._model._update_model_kwargs_for_generation(
-            outputs,
-            kwargs,
-            is_encoder_decoder=bool(self._model.config.is_encoder_decoder),
-            num_new_tokens=num_tokens,
-        )
-        return stepped
+        for _ in range(1 if self._at_once else num_tokens):
+            kwargs = self._model._update_model_kwargs_for_generation(
+                outputs,
+                kwargs,
+                is_encoder_decoder=bool(self._model.config.is_encoder_decoder),
+                num_new_tokens=num_tokens if self._at_once else 1,
+            )
+        return kwargs
 
 
 @final

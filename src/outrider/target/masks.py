@@ -174,21 +174,34 @@ def _tried_out(model: PreTrainedModel) -> str | None:
         with torch.no_grad():
             cache = InPlaceCache(model.config)
             ids = torch.from_numpy(tokens).to(model.device)[None]
-            model(input_ids=ids[:, :5], use_cache=True, **{CACHE: cache})
-            inputs = tree_inputs(model, {"input_ids": ids[:, 5:11], CACHE: cache}, tree, cache)
-            nodes = model(**inputs, use_cache=True).logits[0].float()
+            model(**_plain_inputs(model, ids[:, :5], 5, cache))
+            inputs = _plain_inputs(model, ids, 6, cache)
+            if inputs.get("position_ids") is None:
+                return "it sets its tokens' positions itself"
+            nodes = model(**tree_inputs(model, inputs, tree, cache)).logits[0].float()
             for path in paths:
                 cache.crop(5 - cache.get_seq_length())
-                rows = torch.tensor([0, *(node + 1 for node in path)], device=ids.device)
-                chain = (
-                    model(input_ids=ids[:, 5:11][:, rows], use_cache=True, **{CACHE: cache}).logits[0].float()
-                )
-                if not _alike(nodes[rows], chain, model.dtype):
+                rows = torch.tensor([*range(6), *(node + 6 for node in path)], device=ids.device)
+                chain = model(**_plain_inputs(model, ids[:, rows], len(path) + 1, cache)).logits[0].float()
+                if not _alike(nodes[rows[5:] - 5], chain, model.dtype):
                     return "a node's logits depend on the slot it is in, not on its position"
     except Exception as error:  # a model may fail on a foreign mask in any way; then it takes chains
         first = (str(error).splitlines() or [""])[0]
         return f"it fails on a mask and positions from outside ({type(error).__name__}: {first})"
     return None
+
+
+def _plain_inputs(model: Any, ids: Tensor, num_new: int, cache: Cache) -> dict[str, Any]:
+    """A plain forward's over the last `num_new` ids, as `generate()` has the model make them."""
+    inputs: dict[str, Any] = model.prepare_inputs_for_generation(
+        ids,
+        next_sequence_length=num_new,
+        attention_mask=torch.ones_like(ids),
+        position_ids=torch.arange(ids.shape[1], device=ids.device)[None],
+        use_cache=True,
+        **{CACHE: cache},
+    )
+    return {**inputs, "logits_to_keep": num_new} if "logits_to_keep" in inputs else inputs
 
 
 def _alike(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:
