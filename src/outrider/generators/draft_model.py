@@ -17,6 +17,7 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 from outrider.caches.in_place import InPlaceCache
 from outrider.caches.snapshots import has_recurrent_state, snapshots
 from outrider.contract import CandidateGenerator
+from outrider.devices import device_of
 from outrider.errors import OptionError
 from outrider.hub import is_local
 from outrider.lean import LeanForward
@@ -119,7 +120,7 @@ class Generator(CandidateGenerator):
         name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
         with self._lean:
             outputs = model(
-                **{name: torch.tensor(ids[None], device=model.device), CACHE: self._cache},
+                **{name: torch.tensor(ids[None], device=device_of(model)), CACHE: self._cache},
                 **self._encoder,
                 use_cache=True,
                 return_dict=True,
@@ -176,7 +177,7 @@ def _encoder_inputs(model: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[s
     encoder = model.get_encoder()
     accepted = inspect.signature(encoder.forward).parameters
     arguments = {"attention_mask": mask} if mask is not None and "attention_mask" in accepted else {}
-    outputs = encoder(inputs["inputs_tensor"].to(model.device), return_dict=True, **arguments)
+    outputs = encoder(inputs["inputs_tensor"].to(device_of(model)), return_dict=True, **arguments)
     found = {"encoder_outputs": outputs}
     if mask is not None and "attention_mask" in inspect.signature(model.forward).parameters:
         found["attention_mask"] = mask
