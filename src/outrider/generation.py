@@ -9,7 +9,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import EncoderDecoderCache, GenerationConfig, PreTrainedModel
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.logits_process import (
     LogitsProcessorList,
@@ -19,19 +19,22 @@ from transformers.generation.logits_process import (
 from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 
 from outrider.choosing import choose
-from outrider.control import Controller
+from outrider.control import Controller, CostRule
 from outrider.decoding import Lane, Listener, decode
+from outrider.devices import device_of
 from outrider.drafting import source_name
 from outrider.errors import OptionError, UnsupportedModelError
 from outrider.flags import Flags
 from outrider.generators.none import Generator as NoCandidates
 from outrider.recording import Recording, Streaming
 from outrider.stats import Stats
+from outrider.target.at_once import refuse_unlike_at_once
 from outrider.target.batch import BatchTarget
 from outrider.target.forward import Target
 from outrider.target.placeholders import placeholder_ids
 from outrider.verification.choose import get_verifier
 from outrider.verification.step import Row, Stopping, Verifier
+from outrider.versions import CACHE
 
 _log = logging.getLogger(__name__)
 
@@ -193,16 +196,20 @@ class AssistedDecoding:
         self._choose(flags.filled_from(config, _DEFAULTS))
         verifier = get_verifier(self._verification, do_sample=bool(config.do_sample), seed=self._seed)
         target_inputs = {name: value for name, value in inputs.items() if name != "inputs_tensor"}
+        exact = _exactness_asked(self._exact, model)
+        _check_place(model, inputs.get(CACHE), self.controller if self._drafts else None)
+        if self._drafts:
+            refuse_unlike_at_once(model, target_inputs)
         if ids.shape[0] > 1:
-            _check_batch(config, processors, self._streamer, inputs.get("attention_mask"), self._exact)
+            _check_batch(config, processors, self._streamer, inputs.get("attention_mask"), exact)
             target: Any = BatchTarget(model, target_inputs, config)
         else:
-            target = Target(model, target_inputs, config, self._drafts, ids.shape[1], self._exact)
+            target = Target(model, target_inputs, config, self._drafts, ids.shape[1], exact)
         wanted = bool(config.return_dict_in_generate)
         lanes = [
             self._lane(
                 Row(
-                    row[None].to(model.device),
+                    row[None].to(device_of(model)),
                     processors,
                     Stopping(criteria),
                     keep_scores=wanted and bool(config.output_scores),
@@ -224,7 +231,13 @@ class AssistedDecoding:
         )
         recording = Recording(config, bool(model.config.is_encoder_decoder))
         streaming = [Streaming(self._streamer)] if self._streamer is not None else []
-        stats = decode(target, lanes, verifier, self.controller, [recording, *streaming, *self._listeners])
+        try:
+            stats = decode(
+                target, lanes, verifier, self.controller, [recording, *streaming, *self._listeners]
+            )
+        finally:
+            if isinstance(target, Target):
+                target.close()
         self.stats.merge(stats)
         _log.debug(
             "%d tokens in %d rounds and %.3f s: MAT %.2f, %d of %d candidates accepted",
@@ -285,6 +298,46 @@ def _check_mode(config: GenerationConfig, ids: Tensor) -> None:
         raise OptionError(
             "assistant_ensemble_weight changes the text; ask for it by name with verification='lossy_ensemble'"
         )
+
+
+def _exactness_asked(exact: bool | str | None, model: PreTrainedModel) -> bool | str | None:
+    """`exact` as it can be tried: not in train mode, nor by the clocks and files of several ranks.
+
+    **Raises:** `OptionError` where it is demanded there.
+    """
+    reasons = {
+        "the model is in train mode; call model.eval()": model.training,
+        "the model's ranks would each try it out by their own clock; drop exact": _num_ranks(model) > 1,
+    }
+    for reason, holds in reasons.items():
+        if holds and exact:
+            raise OptionError(f"exact={exact!r} can't be had, since {reason}")
+    return False if any(reasons.values()) else exact
+
+
+def _check_place(model: PreTrainedModel, cache: Any, controller: Controller | None) -> None:
+    """**Raises:** `OptionError` for what cannot be where the model runs.
+
+    **Arguments:**
+
+    - `controller`: What sets the budgets; None without candidates.
+    """
+    if isinstance(controller, CostRule) and _num_ranks(model) > 1:
+        raise OptionError(
+            f"the {_num_ranks(model)} ranks of a tensor-parallel model must run the same forwards, and the default "
+            "budget follows each one's own clock; pass controller=outrider.control.Fixed(8), or another generator"
+        )
+    inner = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+    if getattr(inner, "offloading", False) and device_of(model).type != "cuda":
+        raise OptionError(
+            f"an offloaded cache waits in the host's memory for a GPU, and {type(model).__name__} runs on the "
+            f"{device_of(model).type}; drop cache_implementation, or pass a cache that is not offloaded"
+        )
+
+
+def _num_ranks(model: PreTrainedModel) -> int:
+    """Processes that a tensor-parallel model is spread over."""
+    return int(getattr(model, "_tp_size", None) or 1)
 
 
 def _check_batch(

@@ -8,6 +8,8 @@ from typing import Any, final
 import torch
 from transformers import PreTrainedModel
 
+from outrider.devices import device_of
+
 # transformers' own switch for torch's grouped heads under a mask.
 _GROUPED = "TRANSFORMERS_SDPA_FORCE_GQA"
 
@@ -18,7 +20,8 @@ class LeanForward:
 
     - Every operator skips autograd's layer of torch's dispatcher: about 3% of a small model's forward on a
         CPU. Unlike inference mode it makes tensors as any other, that can be written to and trained on later.
-        Compiled models keep the layer, which their compiler looks at.
+        Compiled models keep the layer, which their compiler looks at, and so do models in train mode, whose
+        dropout draws other numbers below it.
     - On a CPU, attention under a mask reads K and V where they are. transformers copies them once for each
         query head whenever there is a mask, that is whenever a forward holds more than one token. Not on
         CUDA, where that kernel takes no mask.
@@ -31,8 +34,8 @@ class LeanForward:
     """
 
     def __init__(self, model: PreTrainedModel, grouped: bool = True) -> None:
-        self._groups = grouped and model.device.type == "cpu" and _GROUPED not in os.environ
-        self._skips = not any(_is_compiled(module) for module in model.modules())
+        self._groups = grouped and device_of(model).type == "cpu" and _GROUPED not in os.environ
+        self._skips = not any(module.training or _is_compiled(module) for module in model.modules())
         self._guards: list[Any] = []
 
     def __enter__(self) -> None:

@@ -18,6 +18,7 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 from outrider.caches.in_place import InPlaceCache
 from outrider.caches.snapshots import has_recurrent_state, snapshots
 from outrider.contract import CandidateGenerator
+from outrider.devices import device_of
 from outrider.errors import OptionError
 from outrider.hub import is_local
 from outrider.lean import LeanForward
@@ -119,11 +120,11 @@ class Generator(CandidateGenerator):
     def _forward(self, model: Any, ids: Ids) -> Tensor:
         """(1, V) float32 logits of what follows `ids`, which come after what is cached."""
         self._cached = np.concatenate([self._cached, ids])
-        tokens = torch.tensor(ids[None, self._readable(ids)], device=model.device)
+        tokens = torch.tensor(ids[None, self._readable(ids)], device=device_of(model))
         inputs = {"decoder_input_ids" if model.config.is_encoder_decoder else "input_ids": tokens}
         if self._is_told_positions:
             inputs["position_ids"] = self._cache.get_seq_length() + torch.arange(
-                tokens.shape[1], device=model.device
+                tokens.shape[1], device=device_of(model)
             ).expand_as(tokens)
         with self._lean:
             outputs = model(
@@ -196,7 +197,7 @@ def _encoder_inputs(model: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[s
     encoder = model.get_encoder()
     accepted = inspect.signature(encoder.forward).parameters
     arguments = {"attention_mask": mask} if mask is not None and "attention_mask" in accepted else {}
-    outputs = encoder(inputs["inputs_tensor"].to(model.device), return_dict=True, **arguments)
+    outputs = encoder(inputs["inputs_tensor"].to(device_of(model)), return_dict=True, **arguments)
     found = {"encoder_outputs": outputs}
     if mask is not None and "attention_mask" in inspect.signature(model.forward).parameters:
         found["attention_mask"] = mask

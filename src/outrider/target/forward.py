@@ -43,6 +43,8 @@ class Target:
         where `exact` demands what can't be had.
     """
 
+    _row: Row
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -63,9 +65,10 @@ class Target:
         self._drafting = drafting
         self.outputs: Any = None
         self.num_rounds = 0
-        self._num_new = 0
+        self._num_new = self._num_open = self._length = 0
         self._lengths: list[int] = []
         self._growing: list[Any] | None = None
+        self._recording: list[Any] = []
         self._free = 2**31
         self._takes_trees: bool | None = None
         self._is_tree = False
@@ -91,7 +94,8 @@ class Target:
         if self._takes_trees is None:
             cache = self.returned_cache
             self._takes_trees = (
-                (self._rows is None or self._rows.takes_trees)
+                self._drafting
+                and (self._rows is None or self._rows.takes_trees)
                 and isinstance(cache, InPlaceCache)
                 and cache.takes_trees
                 and not self.config.output_attentions
@@ -129,6 +133,7 @@ class Target:
         committed token, row i + 1 candidate i.
         """
         (row,), (candidates,) = rows, proposals
+        self._row = row
         if self._inputs is None:
             return [self._prefill(row.tensor())]
         num_new = len(candidates) + 1
@@ -140,11 +145,10 @@ class Target:
         padding = inputs.get("attention_mask")
         self._is_tree = not candidates.is_chain
         if self._is_tree:
-            self._num_past = self.cache.get_seq_length()
             inputs = tree_inputs(self.model, inputs, candidates, self.cache)
+        self._num_new = self._num_open = num_new
         with self._lean, self._exactly(candidates, padding):
             self.outputs = self.model(**inputs, return_dict=True)
-        self._num_new = num_new
         if self._growing is None:
             self._growing = self._grown()
         logits: Tensor = self.outputs.logits[0]
@@ -162,17 +166,48 @@ class Target:
         """
         if self._state is not None:
             self._state.commit(self._num_new, num_committed[0])
+            if self._row.finished and self._state.num_pending:
+                self._run_pending(num_committed[0])
         elif self._is_tree:
             path = paths[0][: num_committed[0] - 1].tolist()
-            self.cache.keep_path(self._num_past + 1, path, self._growing)
+            self.cache.keep_path(self._length + 1, path, self._growing)
         elif self._drafting and self.is_prefilled:
             # crop(0) too: it lets sliding layers drop what only a rollback could have needed.
             for layer in self._growing or ():
                 layer.crop(num_committed[0] - self._num_new)
+        if self.is_prefilled:
+            self._length += num_committed[0]
+        self._num_open = 0
         self._free -= num_committed[0]
         assert self._inputs is not None
         self._inputs.step_on(self.outputs, num_committed[0])
         self.num_rounds += 1
+
+    def close(self) -> None:
+        """Leave the cache as plain decoding does, whatever ended the text: no open candidate, no past recorded.
+
+        After an interrupted round it holds what the rounds before had committed.
+        """
+        if self._num_open and self._state is not None:
+            self._state.commit(self._num_open, 0)
+        elif self._num_open and self._drafting:
+            # An interruption within the forward finds some layers longer than others.
+            for layer in self._grown():
+                length = int(layer.get_seq_length())
+                if length >= self._length:
+                    layer.crop(self._length - length)
+        for layer in self._recording:
+            layer.record_past = False
+        self._num_open, self._recording = 0, []
+
+    def _run_pending(self, num_committed: int) -> None:
+        """Bring a recurrent state up to the last round's tokens, now that no round follows that would."""
+        assert self._inputs is not None and self._state is not None
+        num_past = self._state.num_pending - num_committed
+        inputs = self._inputs.of(self._row.tensor()[:, :-1], num_past, num_committed)
+        with self._lean:
+            self.model(**inputs, return_dict=True)
+        self._state.num_pending = 0
 
     def _exactly(self, candidates: Candidates, padding: Any) -> AbstractContextManager[None]:
         """What a forward runs in for its bits' sake."""
@@ -190,14 +225,18 @@ class Target:
         elif self._drafting:
             if not can_be_cropped(cache):
                 raise _cannot_roll_back(self.model, type(cache).__name__)
+            self._recording = [
+                layer for layer in cache.layers if getattr(layer, "record_past", None) is False
+            ]
             cache.activate_past_recording()
             self._lengths = [int(layer.get_seq_length()) for layer in cache.layers]
+            self._length = int(cache.get_seq_length())
             limits = [
                 layer.max_cache_len
                 for layer in cache.layers
                 if isinstance(layer, StaticLayer) and not layer.is_sliding
             ]
-            self._free = min(limits) - int(cache.get_seq_length()) + 1 if limits else 2**31
+            self._free = min(limits) - self._length + 1 if limits else 2**31
         logits: Tensor = self.outputs.logits[:, -1]
         return logits
 

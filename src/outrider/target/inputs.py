@@ -13,6 +13,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.generation.utils import GenerationMixin
 
+from outrider.devices import device_of
+from outrider.errors import UnsupportedModelError
 from outrider.versions import CACHE
 
 _METHODS = ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation")
@@ -34,6 +36,8 @@ class Inputs(Protocol):
 
         - `ids`: (1, L + num_new - 1) int64. Committed tokens and a chain of candidates.
         - `num_past`: Committed tokens before the last that the forward takes once more.
+
+        **Raises:** `UnsupportedModelError` where the model makes other tokens of these.
         """
 
     def step_on(self, outputs: Any, num_tokens: int) -> None:
@@ -42,6 +46,7 @@ class Inputs(Protocol):
 
 def inputs_for(model: PreTrainedModel, kwargs: dict[str, Any]) -> Inputs:
     """The quick way where it gives the same, else the model's own."""
+    device = device_of(model)
     given = {name: kwargs[name] for name in _GROWING if kwargs.get(name) is not None}
     own = all(
         getattr(type(model), name, None) is getattr(GenerationMixin, name) and name not in vars(model)
@@ -55,7 +60,7 @@ def inputs_for(model: PreTrainedModel, kwargs: dict[str, Any]) -> Inputs:
         and kwargs.get(CACHE) is not None
         and not getattr(kwargs[CACHE], "is_compileable", False)
         and kwargs.get("use_cache", True)
-        and all(value.ndim == 2 and value.device == model.device for value in given.values())
+        and all(value.ndim == 2 and value.device == device for value in given.values())
         and all(value is None or isinstance(value, bool | int | float | str) for value in rest.values())
     ):
         return GrownInputs(model, kwargs)
@@ -87,6 +92,12 @@ class ModelInputs:
         inputs: dict[str, Any] = self._model.prepare_inputs_for_generation(
             ids, next_sequence_length=length, **kwargs
         )
+        run = inputs.get("decoder_input_ids" if self._model.config.is_encoder_decoder else "input_ids")
+        if num_new > 1 and (run is None or run.shape[1] != length):
+            raise UnsupportedModelError(
+                f"{type(self._model).__name__} runs other tokens than it is given, as with the virtual tokens of "
+                "prompt tuning, so no candidate can be verified; use candidate_generator='none'"
+            )
         if "logits_to_keep" in inputs:  # some models set it themselves, to their configuration's
             inputs["logits_to_keep"] = num_new
         return inputs

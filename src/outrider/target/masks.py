@@ -21,6 +21,7 @@ from transformers.cache_utils import Cache
 
 from outrider.caches.in_place import InPlaceCache
 from outrider.caches.layers import InPlaceLayer
+from outrider.devices import device_of
 from outrider.types import Candidates
 from outrider.versions import CACHE, DummyLayer
 
@@ -129,7 +130,7 @@ def for_each_kind(config: Any, cache: Cache, mask: Any) -> Any:
     return mask(*kinds["chunked_attention" if chunk is not None else "full_attention"])
 
 
-_reasons: weakref.WeakKeyDictionary[PreTrainedModel, str | None] = weakref.WeakKeyDictionary()
+_reasons: weakref.WeakKeyDictionary[PreTrainedModel, dict[bool, str | None]] = weakref.WeakKeyDictionary()
 
 
 def supports_tree(model: PreTrainedModel) -> bool:
@@ -140,12 +141,13 @@ def supports_tree(model: PreTrainedModel) -> bool:
 def reason_against_trees(model: PreTrainedModel) -> str | None:
     """Why a forward over a tree does not give what forwards over its paths give; None where it does.
 
-    Tried out by three short forwards on the real weights, once for a model. Encoder-decoder models, ALiBi,
+    Tried out by three short forwards on the real weights, once for a model and its mode. Encoder-decoder models, ALiBi,
     recurrent layers, windows inside the attention, and kernels that take no mask have a reason.
     """
-    if model not in _reasons:
-        _reasons[model] = _known_reason(model) or _tried_out(model)
-    return _reasons[model]
+    tried = _reasons.setdefault(model, {})
+    if model.training not in tried:
+        tried[model.training] = _known_reason(model) or _tried_out(model)
+    return tried[model.training]
 
 
 def _known_reason(model: PreTrainedModel) -> str | None:
@@ -173,7 +175,7 @@ def _tried_out(model: PreTrainedModel) -> str | None:
     try:
         with torch.no_grad():
             cache = InPlaceCache(model.config)
-            ids = torch.from_numpy(tokens).to(model.device)[None]
+            ids = torch.from_numpy(tokens).to(device_of(model))[None]
             model(**_plain_inputs(model, ids[:, :5], 5, cache))
             inputs = _plain_inputs(model, ids, 6, cache)
             if inputs.get("position_ids") is None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from outrider.caches.in_place import InPlaceCache
+from outrider.devices import device_of
 from outrider.errors import UnsupportedModelError
 from outrider.target import kept
 from outrider.versions import CACHE, can_be_cropped
@@ -148,7 +149,7 @@ def some_ids(model: PreTrainedModel, batch_size: int, length: int) -> Tensor:
         )
     vocab = min(1000, int(model.config.get_text_config().vocab_size) - 1)
     return (
-        torch.arange(batch_size * length, device=model.device).view(batch_size, length) * 7919
+        torch.arange(batch_size * length, device=device_of(model)).view(batch_size, length) * 7919
     ) % vocab + 1
 
 

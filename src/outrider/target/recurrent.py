@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer, LinearAttentionCacheLayerMixin
 
 from outrider.caches.snapshots import snapshots
+from outrider.devices import device_of
 from outrider.errors import UnsupportedModelError
 from outrider.target.probe import fresh_cache
 from outrider.versions import CACHE, DummyLayer
@@ -101,7 +102,7 @@ def reason_against(model: PreTrainedModel, num_tokens: int = 6, tolerance: float
 def _tried_out(model: PreTrainedModel, num_tokens: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """Every layer's hidden states and the logits: of several tokens at once, taken back and again, in turn."""
     vocab = min(1000, int(model.config.get_text_config().vocab_size) - 1)
-    ids = (torch.arange(8 + num_tokens, device=model.device)[None] * 7919) % vocab + 1
+    ids = (torch.arange(8 + num_tokens, device=device_of(model))[None] * 7919) % vocab + 1
     prompt, tokens = ids[:, :8], ids[:, 8:]
     with torch.no_grad():
         cache = fresh_cache(model)
