@@ -133,34 +133,31 @@ def test_exactness_is_not_tried_out_in_train_mode() -> None:
 @pytest.fixture
 def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
-    yield
+    with torch._dynamo.config.patch(recompile_limit=3):  # then it runs as it is: each takes seconds
+        yield
     torch._dynamo.reset()
 
 
 def compiled_whole(model: Any) -> Any:
-    return torch.compile(model, backend="eager", dynamic=True)
+    return torch.compile(model, backend="eager")
 
 
 def compiled_in_place(model: Any) -> Any:
-    model.compile(backend="eager", dynamic=True)
-    return model
-
-
-def compiled_forward(model: Any) -> Any:
-    model.forward = torch.compile(model.forward, backend="eager", dynamic=True)
+    model.compile(backend="eager")
     return model
 
 
 def compiled_in_part(model: Any) -> Any:
-    model.model.layers[0].mlp = torch.compile(model.model.layers[0].mlp, backend="eager", dynamic=True)
+    model.model.layers[0].mlp = torch.compile(model.model.layers[0].mlp, backend="eager")
     return model
 
 
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("compiled", [compiled_whole, compiled_in_place, compiled_forward, compiled_in_part])
+@pytest.mark.parametrize("compiled", [compiled_whole, compiled_in_place, compiled_in_part])
 def test_compiled_models(compiled: Callable[[Any], Any]) -> None:
-    assert_plain_text(compiled(build("llama")))
+    """Compiling is the slow part: a whole forward is compiled anew for each number of tokens."""
+    assert_plain_text(compiled(build("llama")), kinds=("adversary", "right tree"), max_new_tokens=8)
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:torch.ao.quantization")
