@@ -10,7 +10,7 @@ LLAMA_FLAGS := -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DG
   $(if $(shell grep -om1 avx512_vnni /proc/cpuinfo),-DGGML_AVX512=ON -DGGML_AVX512_VNNI=ON)
 PROMPT ?=
 
-.PHONY: demo test test-oldest test-long test-browser figures test-model lint types check bench-loop bench-index bench-verify bench-target bench-exact test-engines test-llama bench-engines bench-llama clean
+.PHONY: demo test test-oldest test-long test-browser figures test-model lint types check bench-loop bench-index bench-verify bench-target bench-exact bench-memory test-engines test-llama bench-engines bench-llama clean
 
 ## Generate from a small real model, side by side with transformers: make demo PROMPT="..."
 demo: $(VENV)/.demo
@@ -57,7 +57,7 @@ types: $(VENV)/.test
 
 check: lint types test
 
-bench-loop bench-index bench-verify bench-target bench-exact: bench-%: $(VENV)/.test $(VENV)/.demo
+bench-loop bench-index bench-verify bench-target bench-exact bench-memory: bench-%: $(VENV)/.test $(VENV)/.demo
 	$(BIN)/python benchmarks/bench_$*.py
 
 ## Inside real engines, each in an environment of its own (llama.cpp is built from source, about 5 minutes).

@@ -201,7 +201,7 @@ class AssistedDecoding:
         if self._drafts:
             refuse_unlike_at_once(model, target_inputs)
         if ids.shape[0] > 1:
-            _check_batch(config, processors, self._streamer, inputs.get("attention_mask"), exact)
+            _check_batch(model, config, processors, self._streamer, inputs.get("attention_mask"), exact)
             target: Any = BatchTarget(model, target_inputs, config)
         else:
             target = Target(model, target_inputs, config, self._drafts, ids.shape[1], exact)
@@ -341,6 +341,7 @@ def _num_ranks(model: PreTrainedModel) -> int:
 
 
 def _check_batch(
+    model: PreTrainedModel,
     config: GenerationConfig,
     processors: LogitsProcessorList,
     streamer: Any,
@@ -362,6 +363,11 @@ def _check_batch(
         raise OptionError(
             f"exact={exact!r} can't be had of a batch, whose rows' keys have holes; generate one prompt at a time, "
             "or drop exact"
+        )
+    if "prepare_inputs_for_generation" in vars(model):
+        raise OptionError(
+            f"the inputs of this {type(model).__name__} are made by another's method, as in prompt tuning, which "
+            "knows of no rows that end apart; generate one prompt at a time"
         )
     if streamer is not None:
         raise OptionError("a streamer shows one text, and this is a batch; generate one sequence at a time")
