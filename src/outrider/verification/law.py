@@ -10,6 +10,7 @@ from torch import Tensor
 
 from outrider.cores import one_thread
 from outrider.errors import NonFiniteLogitsError
+from outrider.verification.total import log_total
 
 
 class Law:
@@ -32,7 +33,9 @@ class Law:
 
     @cached_property
     def _log_total(self) -> float:
-        with one_thread():
+        if self._scores.device.type == "cpu" and self._dtype == torch.float32:
+            total = log_total(self._scores)
+        else:
             total = float(self._scores.to(self._dtype).logsumexp(-1))
         if not math.isfinite(total):
             raise NonFiniteLogitsError(
