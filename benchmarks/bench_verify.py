@@ -81,7 +81,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
     parser.add_argument("--threads", type=int, help="as many as physical cores otherwise")
-    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--shapes", default="0.5B,1.5B", help="of the targets; may be empty")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -94,7 +95,11 @@ def main() -> None:
     cases += [(name, 4, warpers) for name in RULES]
     calls = [round_of(name, right, logits, processors) for name, right, processors in cases]
     verify = dict(zip([(n, r, bool(p)) for n, r, p in cases], best_ms(calls, options.repeats), strict=True))
-    forward = {name: forward_ms(shape, dtype, options.repeats) for name, shape in SHAPES.items()}
+    forward = {
+        name: forward_ms(shape, dtype, options.repeats)
+        for name, shape in SHAPES.items()
+        if name in options.shapes.split(",")
+    }
 
     print(f"{SIZE} candidates, vocabulary {VOCAB}, {options.dtype}, {torch.get_num_threads()} threads")
     print("forward over 33 tokens, ms: " + ", ".join(f"{name} {ms:.0f}" for name, ms in forward.items()))

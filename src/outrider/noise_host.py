@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from outrider.race import PIECE, bar_below, is_behind, may_win
+from outrider.race import PIECE, bar_below, is_behind, may_win, widen
 
 _STEP, _MIX1, _MIX2 = (
     np.uint64(0x9E3779B97F4A7C15),
@@ -29,7 +29,7 @@ def host_choice(scores: Any, seed: int, row: int, position: int) -> int:
 
     **Exact:** the token that `verification.noise.keyed_choice` chooses.
     """
-    return int(argmax(scores, np.uint64(stream_key(seed, row, position))))
+    return int(argmax(scores.view(np.int32), 0, np.uint64(stream_key(seed, row, position))))
 
 
 def stream_key(seed: int, row: int, position: int) -> int:
@@ -70,16 +70,18 @@ def _lower(key: Any, start: int, out: Any) -> None:  # pragma: no cover - compil
 
 
 @njit(cache=True, nogil=True)
-def argmax(scores: Any, key: Any) -> int:  # pragma: no cover - compiled
-    """argmax(scores + noise) of (V,) float32; -1 where a score is NaN or all are -inf.
+def argmax(row: Any, places: int, key: Any) -> int:  # pragma: no cover - compiled
+    """argmax(scores + noise) of the (V,) bits of a row (see `race.widen`); -1 where one is NaN or all are -inf.
 
     **Exact:** the token that computing every noise would choose.
     """
     best, value, bar = -1, -np.inf, np.float32(-np.inf)
     lower = np.empty(PIECE, np.float32)
     bits = lower.view(np.int32)
-    for start in range(0, scores.size, PIECE):
-        piece = scores[start : start + PIECE]
+    scores = np.empty(PIECE, np.float32)
+    for start in range(0, row.size, PIECE):
+        piece = scores[: min(PIECE, row.size - start)]
+        widen(row[start:], places, piece.view(np.int32))
         _lower(key, start, lower[: piece.size])
         if not may_win(piece, bits[: piece.size], bar):
             continue

@@ -21,6 +21,13 @@ _PER_NAT = np.float32(2**23 / math.log(2.0))
 
 
 @njit(cache=True, nogil=True)
+def widen(row: Any, places: int, out: Any) -> None:  # pragma: no cover - compiled
+    """Write a piece of a row's bits as float32's: bfloat16's stand 16 places higher there, float32's where they are."""
+    for at in range(out.size):
+        out[at] = np.int32(row[at]) << np.int32(places)
+
+
+@njit(cache=True, nogil=True)
 def is_behind(score: Any, bits: Any, bar: Any) -> Any:  # pragma: no cover - compiled
     """Whether a token cannot reach `bar`, given the bits of a float32 not above its uniform. Never for NaN."""
     return np.float32(bits) - _BIAS > (score - bar) * _PER_NAT

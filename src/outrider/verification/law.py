@@ -10,6 +10,7 @@ from torch import Tensor
 
 from outrider.cores import one_thread
 from outrider.errors import NonFiniteLogitsError
+from outrider.verification.total import log_total
 
 
 class Law:
@@ -28,18 +29,20 @@ class Law:
 
     def __getitem__(self, token: int) -> float:
         """The probability of one token."""
-        return math.exp(float(self._scores[token]) - self._log_total)
-
-    @cached_property
-    def _log_total(self) -> float:
-        with one_thread():
-            total = float(self._scores.to(self._dtype).logsumexp(-1))
-        if not math.isfinite(total):
+        log = float(self._scores[token].to(self._dtype) - self._log_total)
+        if math.isnan(log):
             raise NonFiniteLogitsError(
                 "the scores hold NaN, or leave no token possible; check the model's weights "
                 "and the logits processors"
             )
-        return total
+        return math.exp(log)
+
+    @cached_property
+    def _log_total(self) -> float | Tensor:
+        """Left on an accelerator, so that a probability is one copy to the host."""
+        if self._scores.device.type == "cpu" and self._dtype == torch.float32:
+            return log_total(self._scores)
+        return self._scores.to(self._dtype).logsumexp(-1)
 
     @cached_property
     def full(self) -> Tensor:

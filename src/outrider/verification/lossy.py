@@ -51,7 +51,7 @@ class TypicalVerifier(Verifier):
 
         def choose(node: int) -> tuple[int, Tensor]:
             scores = row.score(logits[node + 1 : node + 2])
-            p = torch.softmax(scores[0], dim=-1)
+            p = torch.softmax(scores[0], dim=-1, dtype=torch.float32)
             if children[node]:
                 entropy = float(torch.special.entr(p).sum())
                 bound = min(self.epsilon, self.delta * math.exp(-entropy))

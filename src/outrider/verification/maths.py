@@ -31,9 +31,9 @@ def residual(p: Tensor, q: Tensor, weight: float = 1.0) -> tuple[Tensor, float]:
     **Exact:** the law of the token after a rejection. Nothing is left only where p = q, or by rounding;
     then a rejection has probability 0.
     """
-    left = (weight * p - q).clamp_min(0)
+    left = (weight * p).sub_(q).clamp_min_(0)
     mass = float(left.sum())
-    return (left / mass, mass) if mass > 0.0 else (p, 0.0)
+    return (left.div_(mass), mass) if mass > 0.0 else (p, 0.0)
 
 
 def stop_chance(weight: float, mass: float) -> float:

@@ -15,7 +15,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from outrider.race import bar_below, is_behind, may_win
+from outrider.race import bar_below, is_behind, may_win, widen
+from outrider.verification.bits import bits_of
 
 _BLOCK = 624
 _PIECE = _BLOCK // 2
@@ -34,28 +35,28 @@ _NEAR = 1e-4
 
 
 def multinomial(scores: Tensor, random: torch.Generator | None = None) -> int:
-    """A draw from softmax(scores), (1, V) float32. None: torch's global generator.
+    """A draw from softmax(scores), (1, V) of any floating dtype. None: torch's global generator.
 
     **Raises:** as torch.multinomial.
 
-    **Exact:** the token of `torch.multinomial(torch.softmax(scores, -1), 1, generator=random)`, which is asked
+    **Exact:** the token of `torch.multinomial(torch.softmax(scores.float(), -1), 1, generator=random)`, which is asked
     itself wherever rounding could decide; the generator is left as that leaves it.
     """
     if scores.device.type == "cpu" and _knows_torch():
         random = torch.default_generator if random is None else random
-        token = _race(scores.detach().numpy()[0], random)
+        token = _race(scores, random)
         if token >= 0:
             return token
-    return int(torch.multinomial(torch.softmax(scores, dim=-1), 1, generator=random))
+    return int(torch.multinomial(torch.softmax(scores.float(), dim=-1), 1, generator=random))
 
 
-def _race(scores: Any, random: torch.Generator) -> int:
+def _race(scores: Tensor, random: torch.Generator) -> int:
     """The token, and the generator moved on; -1, and the generator left alone, where torch must be asked."""
     bytes_of = random.get_state()
     state = bytes_of.numpy().view(_STATE)[0]
     words = np.empty(2 * _BLOCK, np.uint32)
     words[:_BLOCK] = state["words"]
-    token, end = _first_arrival(scores, words, _BLOCK + 1 - int(state["left"]))
+    token, end = _first_arrival(*bits_of(scores), words, _BLOCK + 1 - int(state["left"]))
     if token >= 0:
         block = _BLOCK if end > _BLOCK else 0
         state["words"] = words[block : block + _BLOCK]
@@ -76,7 +77,7 @@ def _knows_torch() -> bool:
         if ours.get_state().numel() != _STATE.itemsize:
             return False
         for _ in range(4):
-            token = _race(scores.numpy()[0], ours)
+            token = _race(scores, ours)
             if token != int(torch.multinomial(torch.softmax(scores, dim=-1), 1, generator=theirs)):
                 return False
             if not torch.equal(ours.get_state(), theirs.get_state()):
@@ -126,19 +127,21 @@ def _clock(high: Any, low: Any) -> float:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def _first_arrival(scores: Any, words: Any, begin: int) -> Any:  # pragma: no cover - compiled
-    """The race of (V,) float32 scores, and where in the last two blocks of words it ends.
+def _first_arrival(row: Any, places: int, words: Any, begin: int) -> Any:  # pragma: no cover - compiled
+    """The race of the (V,) bits of a row (see `race.widen`), and where in the last two blocks of words it ends.
 
     The token is -1 where a score is NaN or infinite, or where no token wins clearly.
     """
     best, value, second, bar = -1, -np.inf, -np.inf, np.float32(-np.inf)
     lower = np.empty(_PIECE, np.float32)
     bits = lower.view(np.int32)
-    for start in range(0, scores.size, _PIECE):
+    scores = np.empty(_PIECE, np.float32)
+    for start in range(0, row.size, _PIECE):
         if start > 0:
             _move_on(words)
         _fill_second(words)
-        piece = scores[start : start + _PIECE]
+        piece = scores[: min(_PIECE, row.size - start)]
+        widen(row[start:], places, piece.view(np.int32))
         _lower(words[begin:], lower[: piece.size])
         if not may_win(piece, bits[: piece.size], bar):
             continue

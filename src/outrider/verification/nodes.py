@@ -30,9 +30,11 @@ class NodeScores:
             row.is_stateless = True
 
     def __getitem__(self, node: int) -> Tensor:
-        """(1, V) float32."""
+        """(1, V), as `Row.score` gives them."""
         if node not in self._scores:
-            scores = self._logits[node + 1 : node + 2].to(torch.float32, copy=bool(self._row.processors))
+            scores = self._logits[node + 1 : node + 2]
+            if self._row.wants_scores:
+                scores = scores.to(torch.float32, copy=bool(self._row.processors))
             if self._row.processors:
                 ids: Any = self._row.tensor_with(self._prefix(node))
                 scores = self._row.processors(ids, scores)

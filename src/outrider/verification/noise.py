@@ -10,12 +10,14 @@ from __future__ import annotations
 import functools
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from outrider.errors import NonFiniteLogitsError
-from outrider.noise_host import host_choice
+from outrider.noise_host import argmax
 from outrider.noise_host import stream_key as stream_key
+from outrider.verification.bits import bits_of
 
 _STEP, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
@@ -43,7 +45,7 @@ def keyed_choice(scores: Tensor, seed: int, row: int, position: int) -> int:
 
     **Arguments:**
 
-    - `scores`: (V,) or (1, V) float32. -inf means impossible.
+    - `scores`: (V,) or (1, V), any floating dtype. -inf means impossible.
 
     **Raises:** `NonFiniteLogitsError` where a score is NaN or no token is possible.
 
@@ -52,7 +54,7 @@ def keyed_choice(scores: Tensor, seed: int, row: int, position: int) -> int:
     """
     flat = scores.reshape(-1)
     if flat.device.type == "cpu":
-        best = host_choice(flat.detach().numpy(), seed, row, position)
+        best = int(argmax(*bits_of(flat), np.uint64(stream_key(seed, row, position))))
     else:
         best = int(_choose(flat, keyed_noise(seed, row, position, flat.numel(), flat.device)))
     if best < 0:

@@ -38,7 +38,8 @@ class BlockVerifier(DraftedVerifier):
 
     **Exact:** for any q (Sun 2025, algorithm 2), and never accepts fewer tokens than token rejection;
     both enumerated in `tests/verification/test_exact.py`. Processors run for every node on its own
-    prefix, so one that keeps state is refused. O(n * V).
+    prefix, up to the first that the target finds impossible, so one that keeps state is refused.
+    O(n * V), with whole laws only where the rule stops.
     """
 
     name = "block"
@@ -47,13 +48,15 @@ class BlockVerifier(DraftedVerifier):
         require_chain(candidates, self.name)
         laws = self.draft_laws(candidates, logits)
         scores = NodeScores(row, candidates, logits)
-        p = [self.law(scores[node]) for node in range(-1, len(candidates))]
-        weights = [1.0]
+        p, weights = [self.law(scores[-1])], [1.0]
         for node, token in enumerate(candidates.tokens.tolist()):
             weights.append(ratio(p[node], laws[node], token, weights[-1]))
+            if weights[-1] == 0.0:  # So is every later one: no longer prefix can be kept.
+                break
+            p.append(self.law(scores[node]))
         if self.chance.flip(weights[-1]):
             return scores.commit(list(range(len(candidates))), self.chance.pick(p[-1].full))
-        for kept in range(len(candidates) - 1, -1, -1):
+        for kept in range(len(weights) - 2, -1, -1):
             # S is at most w, and so is the chance: a coin of w first, and most rows are not looked at.
             if kept and not self.chance.flip(weights[kept]):
                 continue

@@ -136,7 +136,12 @@ class Row:
         self._memory, self._host, self._device = memory, host, device
 
     def score(self, logits: Tensor) -> Tensor:
-        """Processed scores, (1, V) float32, of the next token. `logits` is that node's raw row (1, V)."""
+        """Processed scores, (1, V), of the next token: float32, or the logits themselves where none is to be kept.
+
+        `logits` is that node's raw row (1, V).
+        """
+        if not self.wants_scores:
+            return logits
         # The copy keeps processors that write in place away from logits another node may share.
         scores = logits.to(torch.float32, copy=bool(self.processors) or self.keep_logits)
         if self.keep_logits:
@@ -212,7 +217,7 @@ def warped(row: Row, logits: Tensor) -> Tensor:
 def walk(row: Row, candidates: Candidates, logits: Tensor, select: Callable[[Tensor, int], int]) -> list[int]:
     """Go down the tree while `select` picks a child. What `Verifier.verify` returns.
 
-    `select(scores, position)` chooses the token at `position` from (1, V) processed scores.
+    `select(scores, position)` chooses the token at `position` from what `Row.score` gives.
     """
 
     def choose(node: int) -> tuple[int, Tensor]:
