@@ -11,13 +11,10 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.configuration_utils import GenerationMode
-from transformers.generation.logits_process import (
-    LogitsProcessorList,
-    PrefixConstrainedLogitsProcessor,
-    UnbatchedClassifierFreeGuidanceLogitsProcessor,
-)
+from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 
+from outrider.batching import check_batch, processors_of, together
 from outrider.choosing import choose
 from outrider.control import Controller
 from outrider.decoding import Lane, Listener, decode
@@ -27,8 +24,9 @@ from outrider.flags import Flags
 from outrider.generators.none import Generator as NoCandidates
 from outrider.recording import Recording, Streaming
 from outrider.stats import Stats
-from outrider.target.batch import BatchTarget
+from outrider.target.batch_inputs import padded_on_the_left, rows_of
 from outrider.target.forward import Target
+from outrider.target.ragged import batch_target
 from outrider.verification.choose import get_verifier
 from outrider.verification.step import Row, Stopping, Verifier
 
@@ -191,10 +189,13 @@ class AssistedDecoding:
         flags = self._flags.filled_from(self._given_config).filled_from(model.generation_config)
         self._choose(flags.filled_from(config, _DEFAULTS))
         verifier = get_verifier(self._verification, do_sample=bool(config.do_sample), seed=self._seed)
+        prompts, num_rows = ids, ids.shape[0]
+        if num_rows > 1:
+            check_batch(config, processors, self._streamer, self._exact)
+            ids, inputs = padded_on_the_left(model, ids, inputs)
         target_inputs = {name: value for name, value in inputs.items() if name != "inputs_tensor"}
-        if ids.shape[0] > 1:
-            _check_batch(config, processors, self._streamer, inputs.get("attention_mask"), self._exact)
-            target: Any = BatchTarget(model, target_inputs, config)
+        if num_rows > 1:
+            target: Any = batch_target(model, target_inputs, config)
         else:
             target = Target(model, target_inputs, config, self._drafts, ids.shape[1], self._exact)
         wanted = bool(config.return_dict_in_generate)
@@ -202,14 +203,17 @@ class AssistedDecoding:
             self._lane(
                 Row(
                     row[None].to(model.device),
-                    processors,
+                    processors if num_rows == 1 else processors_of(processors, index, num_rows),
                     Stopping(criteria),
                     keep_scores=wanted and bool(config.output_scores),
                     keep_logits=wanted and bool(config.output_logits),
                     index=index,
                 ),
                 verifier,
-                {**inputs, "target": model},
+                {
+                    **(inputs if num_rows == 1 else rows_of(inputs, torch.tensor([index]), num_rows)),
+                    "target": model,
+                },
             )
             for index, row in enumerate(ids)
         ]
@@ -236,7 +240,8 @@ class AssistedDecoding:
         )
         if self._streamer is not None:
             self._streamer.end()
-        sequences = _padded([lane.row.tensor() for lane in lanes], config._pad_token_tensor)
+        sequences = together([lane.row.tensor() for lane in lanes], config._pad_token_tensor)
+        sequences[:, : prompts.shape[1]] = prompts
         if not wanted:
             return sequences
         output = recording.output(sequences, lanes[0], target, config)
@@ -259,10 +264,6 @@ class AssistedDecoding:
 _DEFAULTS = GenerationConfig._get_default_generation_params()
 
 
-# Processors that look at rows by their number, or keep a state of the whole batch.
-_WHOLE_BATCH = (PrefixConstrainedLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
-
-
 def _check_mode(config: GenerationConfig, ids: Tensor) -> None:
     if ids.shape[-1] == 0:
         raise OptionError("the prompt is empty, so there is nothing to continue; pass at least one token")
@@ -280,46 +281,6 @@ def _check_mode(config: GenerationConfig, ids: Tensor) -> None:
         raise OptionError(
             "assistant_ensemble_weight changes the text; ask for it by name with verification='lossy_ensemble'"
         )
-
-
-def _check_batch(
-    config: GenerationConfig,
-    processors: LogitsProcessorList,
-    streamer: Any,
-    mask: Tensor | None,
-    exact: bool | str | None,
-) -> None:
-    """**Raises:** `OptionError` for what is kept once a batch, and cannot be had a row."""
-    kept = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-    asked = [name for name in kept if config.return_dict_in_generate and getattr(config, name)]
-    if asked:
-        raise OptionError(
-            f"{asked[0]} of a batch is not supported, since its rows end apart; generate one at a time"
-        )
-    if mask is not None and bool((mask[:, -1] == 0).any()):
-        raise OptionError(
-            "prompts of a batch must be padded on the left; set tokenizer.padding_side = 'left'"
-        )
-    if exact:
-        raise OptionError(
-            f"exact={exact!r} can't be had of a batch, whose rows' keys have holes; generate one prompt at a time, "
-            "or drop exact"
-        )
-    if streamer is not None:
-        raise OptionError("a streamer shows one text, and this is a batch; generate one sequence at a time")
-    for processor in processors:
-        if isinstance(processor, _WHOLE_BATCH):
-            raise OptionError(
-                f"{type(processor).__name__} acts on a whole batch at once, and rows are decoded apart; "
-                "generate one sequence at a time"
-            )
-
-
-def _padded(rows: list[Tensor], pad: Tensor | None) -> Tensor:
-    """(B, L) ids of rows of any lengths, shorter ones filled with the pad id on the right."""
-    longest = max(row.shape[1] for row in rows)
-    fill = 0 if pad is None else int(pad.reshape(-1)[0])
-    return torch.cat([torch.nn.functional.pad(row, (0, longest - row.shape[1]), value=fill) for row in rows])
 
 
 def _add_stop_strings(kwargs: dict[str, Any], model: PreTrainedModel, tokenizer: Any) -> None:

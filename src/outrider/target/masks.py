@@ -183,7 +183,7 @@ def _tried_out(model: PreTrainedModel) -> str | None:
                 chain = (
                     model(input_ids=ids[:, 5:11][:, rows], use_cache=True, **{CACHE: cache}).logits[0].float()
                 )
-                if not _alike(nodes[rows], chain, model.dtype):
+                if not alike(nodes[rows], chain, model.dtype):
                     return "a node's logits depend on the slot it is in, not on its position"
     except Exception as error:  # a model may fail on a foreign mask in any way; then it takes chains
         first = (str(error).splitlines() or [""])[0]
@@ -191,7 +191,7 @@ def _tried_out(model: PreTrainedModel) -> str | None:
     return None
 
 
-def _alike(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:
+def alike(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:
     """Whether two sets of logits differ by rounding alone: a wrong mask or position shows as tenths."""
     tolerance = 0.01 if dtype in (torch.float32, torch.float64) else 0.2
     return bool((one - other).abs().max() <= tolerance * other.std())
