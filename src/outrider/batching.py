@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -12,7 +14,10 @@ from transformers import GenerationConfig
 from transformers.generation import logits_process
 from transformers.generation.logits_process import LogitsProcessorList
 
+from outrider.decoding import Lane
 from outrider.errors import OptionError
+from outrider.recording import Recording
+from outrider.types import Candidates, Verification
 
 # Processors that keep what all rows of a step have in common.
 _WHOLE_BATCH = (
@@ -25,11 +30,10 @@ def check_batch(
     config: GenerationConfig, processors: LogitsProcessorList, streamer: Any, exact: bool | str | None
 ) -> None:
     """**Raises:** `OptionError` for what is kept once a batch, and cannot be had a row."""
-    kept = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-    asked = [name for name in kept if config.return_dict_in_generate and getattr(config, name)]
-    if asked:
+    if config.return_dict_in_generate and config.output_attentions:
         raise OptionError(
-            f"{asked[0]} of a batch is not supported, since its rows end apart; generate one at a time"
+            "output_attentions can't be had of a batch, whose rows attend to slots of their own; "
+            "generate one prompt at a time, or drop output_attentions"
         )
     if exact:
         raise OptionError(
@@ -68,8 +72,36 @@ def _of_row(processor: Any, index: int, num_rows: int) -> Any:
     return own
 
 
-def together(rows: list[Tensor], fill: Tensor | None) -> Tensor:
-    """(B, L) ids of rows of any lengths, (1, n) each, shorter ones filled with the pad id on the right."""
+def complete(target: Any, lanes: Sequence[Lane], recording: Recording, fill: int) -> None:
+    """Let rows that ended early go on over padding to the longest row's end, as transformers' loop does.
+
+    What is asked for of every token is kept of the padding too, by one forward over all that is missing. Where
+    nothing is, only the last token of each row is run, which a text that goes on from the cache needs.
+
+    **Arguments:**
+
+    - `target`: A `BatchTarget`, whose texts have ended.
+    - `fill`: The pad id.
+    """
+    rows, config = [lane.row for lane in lanes], target.config
+    is_asked = config.output_scores or config.output_logits or config.output_hidden_states
+    longest = max(row.length for row in rows)
+    missing = [min(longest - row.length, 2**31 if is_asked else 1) for row in rows]
+    if not any(missing):
+        return
+    target.bring_back()
+    proposals = [Candidates.chain([fill] * max(0, num - 1)) for num in missing]
+    logits = target.forward(rows, proposals)
+    for lane, candidates, scores, num in zip(lanes, proposals, logits, missing, strict=True):
+        path = np.arange(len(candidates))
+        outcome = Verification(np.full(num, fill), path.size, candidates, path)
+        for at in range(num):
+            lane.row.commit(fill, lane.row.score(scores[at : at + 1]))
+        recording.committed(lane, outcome, target)
+    target.commit([np.arange(len(candidates)) for candidates in proposals], missing)
+
+
+def together(rows: list[Tensor], fill: int) -> Tensor:
+    """(B, L) ids of rows of any lengths, (1, n) each, shorter ones filled on the right."""
     longest = max(row.shape[1] for row in rows)
-    value = 0 if fill is None else int(fill.reshape(-1)[0])
-    return torch.cat([pad(row, (0, longest - row.shape[1]), value=value) for row in rows])
+    return torch.cat([pad(row, (0, longest - row.shape[1]), value=fill) for row in rows])

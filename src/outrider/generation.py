@@ -14,7 +14,7 @@ from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 
-from outrider.batching import check_batch, processors_of, together
+from outrider.batching import check_batch, complete, processors_of, together
 from outrider.choosing import choose
 from outrider.control import Controller
 from outrider.decoding import Lane, Listener, decode
@@ -190,9 +190,10 @@ class AssistedDecoding:
         self._choose(flags.filled_from(config, _DEFAULTS))
         verifier = get_verifier(self._verification, do_sample=bool(config.do_sample), seed=self._seed)
         prompts, num_rows = ids, ids.shape[0]
+        places = torch.arange(ids.shape[1])[None]
         if num_rows > 1:
             check_batch(config, processors, self._streamer, self._exact)
-            ids, inputs = padded_on_the_left(model, ids, inputs)
+            ids, inputs, places = padded_on_the_left(model, ids, inputs)
         target_inputs = {name: value for name, value in inputs.items() if name != "inputs_tensor"}
         if num_rows > 1:
             target: Any = batch_target(model, target_inputs, config)
@@ -225,7 +226,7 @@ class AssistedDecoding:
             type(self.controller).__name__,
             type(verifier).__name__,
         )
-        recording = Recording(config, bool(model.config.is_encoder_decoder))
+        recording = Recording(config, bool(model.config.is_encoder_decoder), num_rows)
         streaming = [Streaming(self._streamer)] if self._streamer is not None else []
         stats = decode(target, lanes, verifier, self.controller, [recording, *streaming, *self._listeners])
         self.stats.merge(stats)
@@ -240,11 +241,17 @@ class AssistedDecoding:
         )
         if self._streamer is not None:
             self._streamer.end()
-        sequences = together([lane.row.tensor() for lane in lanes], config._pad_token_tensor)
+        pad = config._pad_token_tensor
+        fill = 0 if pad is None else int(pad.reshape(-1)[0])
+        if wanted and num_rows > 1:
+            complete(target, lanes, recording, fill)
+            target.lay_out(places)
+        rows = [lane.row for lane in lanes]
+        sequences = together([row.tensor() for row in rows], fill)
         sequences[:, : prompts.shape[1]] = prompts
         if not wanted:
             return sequences
-        output = recording.output(sequences, lanes[0], target, config)
+        output = recording.output(sequences, rows, target, inputs, places)
         output.stats = stats
         return output
 

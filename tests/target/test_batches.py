@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, WhisperConfig, WhisperForConditionalGe
 import outrider
 from outrider import CandidateGenerator
 from outrider.errors import OptionError, UnsupportedModelError
+from outrider.versions import CACHE
 from tests.batches import Adverse, Knowing, padded, prompts
 from tests.target.architectures import ENCODER_DECODER
 from tests.tiny import VOCAB, build, takes, tiny
@@ -23,7 +24,7 @@ DECODERS = ["llama", "gemma2", "gpt2", "llama4_text", "bloom", "mpt", "gpt_neo"]
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def texts_alone(model: PreTrainedModel, rows: list[Tensor], **settings: Any) -> list[list[int]]:
+def texts_alone(model: PreTrainedModel, rows: list[Tensor], /, **settings: Any) -> list[list[int]]:
     """What each row generates alone, without its prompt."""
     start = 1 if model.config.is_encoder_decoder else None
     found = []
@@ -221,3 +222,71 @@ def test_a_model_whose_rows_are_not_apart_is_refused() -> None:
 def test_a_recurrent_model_is_refused_in_one_sentence(name: str) -> None:
     with pytest.raises((UnsupportedModelError, OptionError), match="cannot verify a batch here, since"):
         outrider.generate(tiny(name), **padded(prompts()), candidate_generator="none", **GREEDY)
+
+
+ASKED: dict[str, Any] = {
+    "return_dict_in_generate": True, "output_scores": True, "output_logits": True, "output_hidden_states": True,
+}  # fmt: skip
+
+
+def assert_same(got: Any, wanted: Any, where: str) -> None:
+    """Equal in structure and shape, and but for rounding in value."""
+    assert type(got) is type(wanted), where
+    if isinstance(wanted, tuple):
+        assert len(got) == len(wanted), where
+        for at, (one, other) in enumerate(zip(got, wanted, strict=True)):
+            assert_same(one, other, f"{where}[{at}]")
+    elif wanted is not None:
+        torch.testing.assert_close(got, wanted, atol=2e-4, rtol=2e-3, msg=lambda text: f"{where}: {text}")
+
+
+@pytest.mark.parametrize("name", [*DECODERS, "t5", "bart", "marian", "m2m_100"])
+def test_everything_returned_is_that_of_plain_decoding(name: str) -> None:
+    """Rows that ended go on over padding in plain decoding; theirs is returned too."""
+    model, rows = tiny(name), prompts()
+    settings: dict[str, Any] = {"bad_words_ids": [[0]]}  # M2M100 counts no position for its own pad id
+    settings["eos_token_id"] = some_ends(texts_alone(model, rows, **settings))
+    texts = texts_alone(model, rows, **settings)
+    side = "right" if model.config.is_encoder_decoder else "left"
+    given, settings = padded(rows, side), GREEDY | ASKED | settings | {"pad_token_id": 3}
+    wanted = model.generate(**given, **settings)
+    for generator in generators(texts).values():
+        got = outrider.generate(model, **given, candidate_generator=generator, **settings)
+        assert torch.equal(got.sequences, wanted.sequences)
+        for field in wanted.keys() - {"sequences", CACHE}:
+            assert_same(got[field], wanted[field], field)
+        assert got[CACHE].get_seq_length() == wanted[CACHE].get_seq_length() == wanted.sequences.shape[1] - 1
+
+
+@pytest.mark.parametrize("asked", [{}, {"output_scores": True}])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_texts_go_on_from_the_returned_cache(name: str, side: str, asked: dict[str, Any]) -> None:
+    """By plain decoding, as from plain decoding's cache; where a slot tells no position, as each text alone."""
+    model, rows = tiny(name), prompts()
+    eos = some_ends(texts_alone(model, rows))
+    texts = texts_alone(model, rows, eos_token_id=eos)
+    given, settings = padded(rows, side), GREEDY | {"eos_token_id": eos, "return_dict_in_generate": True}
+    got = outrider.generate(model, **given, candidate_generator=Knowing(texts), **settings, **asked)
+    mask = torch.zeros_like(got.sequences)
+    mask[:, :12] = given["attention_mask"]
+    for row, text in zip(mask, texts, strict=True):
+        row[12 : 12 + len(text)] = 1
+    new = torch.randint(3, VOCAB, (8, 4), generator=torch.Generator().manual_seed(7))
+    mask = torch.cat([mask, torch.ones_like(new)], 1)
+
+    def going_on(output: Any) -> list[list[int]]:
+        ids = torch.cat([output.sequences, new], 1)
+        cache = {CACHE: output[CACHE]}
+        more = model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False, **cache)
+        return more[:, ids.shape[1] :].tolist()
+
+    found = going_on(got)
+    if side == "left":
+        assert found == going_on(model.generate(**given, **settings))
+    if name in ("llama", "gpt2", "bloom"):
+        wholes = [
+            torch.cat([row[0], torch.tensor(text), more])[None]
+            for row, text, more in zip(rows, texts, new, strict=True)
+        ]
+        assert found == [text[:8] for text in texts_alone(model, wholes)]

@@ -22,6 +22,7 @@ from outrider.lean import LeanForward
 from outrider.target.batch_inputs import BatchInputs, mask_and_positions
 from outrider.target.forward import vocab_size
 from outrider.target.masks import Reach, ancestors, for_attention, for_each_kind, supports_tree
+from outrider.target.parked import Parked
 from outrider.target.slots import Slots
 from outrider.types import Candidates, Ids
 from outrider.versions import CACHE, DummyLayer
@@ -70,8 +71,17 @@ class BatchTarget:
             EncoderDecoderCache(self.cache, given.cross_attention_cache) if is_pair else self.cache
         )
         self._inputs = BatchInputs(model, {**model_kwargs, CACHE: self.returned_cache})
-        self._rows: list[int] = []
+        self._parked, self._keeps = Parked(), bool(generation_config.return_dict_in_generate)
+        self.rows: list[int] = []
+        self._slots: Slots
+        self._new: Tensor  # the last forward's positions, (B, T)
+        self._whole: tuple[dict[str, Any], list[tuple[Any, Tensor, Tensor]]]
         self._mask: Tensor | None = model_kwargs.get(mask_and_positions(model)[0])
+
+    @property
+    def num_fed(self) -> int:
+        """Tokens of each row in the last forward, from its last committed one on."""
+        return self._new.shape[1]
 
     @property
     def is_prefilled(self) -> bool:
@@ -109,7 +119,7 @@ class BatchTarget:
         After it the cache holds every committed token but the last of each row.
         """
         if self.num_rounds:
-            width = self._new.shape[1]
+            width = self.num_fed
             kept = np.zeros((len(paths), width), np.bool_)
             for index, (path, num) in enumerate(zip(paths, num_committed, strict=True)):
                 kept[index, np.concatenate([[0], np.asarray(path, np.int64) + 1])[: int(num)]] = True
@@ -118,18 +128,53 @@ class BatchTarget:
             self._compact()
         self.num_rounds += 1
 
+    def bring_back(self) -> None:
+        """Let rows that left take part in the next forward again; of a target that returns its cache."""
+        self._park(self.rows)
+        counts = self._parked.counts
+        self._bring_back([torch.arange(max(counts) - count, max(counts)) for count in counts])
+
+    def lay_out(self, places: Tensor) -> None:
+        """Let the cache be as transformers' own: each token in the slot that is its index in `sequences`.
+
+        **Arguments:**
+
+        - `places`: (B, L) int64. For each slot of the prompts as they were run, its index in them as given.
+        """
+        self._park(self.rows)
+        slots = []
+        for row, count in enumerate(self._parked.counts):
+            prompt = places[row][self._prompt[row]].cpu()
+            behind = torch.arange(count - prompt.numel()) + places.shape[1]
+            slots.append(torch.cat([prompt, behind]))
+        self._bring_back(slots)
+
+    def _park(self, rows: Sequence[int]) -> None:
+        if self._keeps:
+            for row in rows:
+                self._parked.park(row, self.cache, self._slots, self.rows.index(row))
+
+    def _bring_back(self, slots: Sequence[Tensor]) -> None:
+        self._inputs.kwargs, cross_attention = self._whole
+        for layer, keys, values in cross_attention:
+            layer.keys, layer.values = keys, values
+        self._slots = self._parked.lay_out(self.cache, slots)
+        self.rows = list(range(len(slots)))
+
     def _prefill(self, rows: Sequence[Row]) -> list[Tensor]:
         ids = torch.cat([row.tensor() for row in rows])
         self._slots = Slots(torch.ones_like(ids) if self._mask is None else self._mask)
         with self._inputs.counting_from(self._slots.leads):
             self.outputs = self.model._prefill(ids, self.config, self._inputs.kwargs)
-        self._rows = [row.index for row in rows]
+        self.rows = [row.index for row in rows]
+        self._whole = self._inputs.kwargs, _cross_attention(self.returned_cache)
+        self._prompt = self._slots.valid
         logits: Tensor = self.outputs.logits
         return list(logits[:, -1:])
 
     def _masks(self, proposals: Sequence[Candidates]) -> Any:
         """Masks for slots 0 to the last new one, by kind of layer."""
-        width = self._new.shape[1]
+        width = self.num_fed
         trees = np.repeat(np.eye(width, dtype=np.bool_)[None], len(proposals), 0)
         for tree, candidates in zip(trees, proposals, strict=True):
             size = len(candidates) + 1
@@ -145,13 +190,14 @@ class BatchTarget:
         return for_each_kind(self.model.config.get_text_config(), self.cache, mask)
 
     def _drop_finished(self, alive: list[int]) -> None:
-        if alive == self._rows:
+        if alive == self.rows:
             return
-        index = torch.tensor([self._rows.index(row) for row in alive], device=self._slots.valid.device)
+        self._park([row for row in self.rows if row not in alive])
+        index = torch.tensor([self.rows.index(row) for row in alive], device=self._slots.valid.device)
         self.returned_cache.batch_select_indices(index)
-        self._inputs.select(index, len(self._rows))
+        self._inputs.select(index, len(self.rows))
         self._slots.select(index)
-        self._rows = alive
+        self.rows = alive
         self._compact()
 
     def _compact(self) -> None:
@@ -163,6 +209,14 @@ class BatchTarget:
             for layer in self.cache.layers:
                 if isinstance(layer, InPlaceLayer):
                     layer.compact(order)
+
+
+def _cross_attention(cache: Any) -> list[tuple[Any, Tensor, Tensor]]:
+    """Each layer of cross attention with its keys and values."""
+    if not isinstance(cache, EncoderDecoderCache):
+        return []
+    layers: list[Any] = cache.cross_attention_cache.layers
+    return [(layer, layer.keys, layer.values) for layer in layers]
 
 
 def _cache_for(model: PreTrainedModel, kwargs: Mapping[str, Any]) -> InPlaceCache:

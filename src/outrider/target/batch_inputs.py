@@ -47,15 +47,17 @@ def mask_and_positions(model: PreTrainedModel) -> tuple[str, ...]:
 
 def padded_on_the_left(
     model: PreTrainedModel, ids: Tensor, kwargs: Mapping[str, Any]
-) -> tuple[Tensor, dict[str, Any]]:
+) -> tuple[Tensor, dict[str, Any], Tensor]:
     """Prompts and what belongs to their tokens, each row's padding moved before its first token.
 
     What is padding is said by the mask alone: an id may be a text's as well.
+
+    **Returns:** the ids, `kwargs` with what was moved, and (B, L) int64: where each token was.
     """
     names = per_token_names(model)
     mask = kwargs.get(names[0])
-    if mask is None or mask.shape != ids.shape or bool((mask[:, 1:] >= mask[:, :-1]).all()):
-        return ids, dict(kwargs)
+    if mask is None or mask.shape != ids.shape:
+        mask = torch.ones_like(ids)
     order = torch.argsort(mask.to(torch.uint8), dim=1, stable=True)
     rows = torch.arange(len(ids), device=order.device)[:, None]
     moved = {
@@ -63,7 +65,7 @@ def padded_on_the_left(
         for name in names
         if isinstance(kwargs.get(name), Tensor) and kwargs[name].shape[:2] == ids.shape
     }
-    return ids[rows, order], {**kwargs, **moved}
+    return ids[rows, order], {**kwargs, **moved}, order
 
 
 @final
