@@ -51,7 +51,8 @@ def generate(
     **Arguments:**
 
     - `model`: Any transformers model with `generate()`.
-    - `input_ids`: (1, L) int64, as `model.generate` takes it.
+    - `input_ids`: (B, L) int64, as `model.generate` takes it. Rows of a batch may be padded on either side;
+        the mask says where, and never an id.
     - `candidate_generator`: A generator, its class, its name (`outrider.available()`), or a function from
         ids to the ids that may follow.
     - `seed`: With sampling, the text depends on model, prompt and seed alone.
@@ -64,7 +65,10 @@ def generate(
     - `listeners`: Hear of every round; see `outrider.decoding.Listener`.
     - `generate_kwargs`: All that `model.generate` takes, its flags of assisted decoding included.
 
-    **Returns:** what `model.generate` returns; with `return_dict_in_generate=True`, `.stats` is a `Stats`.
+    **Returns:** what `model.generate` returns; with `return_dict_in_generate=True`, `.stats` is a `Stats`. Of a
+        batch a cache holds each token in the slot that is its index in `sequences`, as transformers' does, the
+        last token of `sequences` left out. The padding behind a row that ended early is computed as there where
+        scores, logits or hidden states are asked for; else its slots hold zeros, to be masked.
 
     **Raises:** `OutriderError`s, each one sentence; see `outrider.errors`.
 
