@@ -194,13 +194,12 @@ class AssistedDecoding:
         self._choose(flags.filled_from(config, _DEFAULTS))
         verifier = get_verifier(self._verification, do_sample=bool(config.do_sample), seed=self._seed)
         prompts, num_rows = ids, ids.shape[0]
-        places = torch.arange(ids.shape[1])[None]
         if num_rows > 1:
             check_batch(config, processors, self._streamer, self._exact)
-            ids, inputs, places = padded_on_the_left(model, ids, inputs)
+            ids, inputs, mask = padded_on_the_left(model, ids, inputs)
         target_inputs = {name: value for name, value in inputs.items() if name != "inputs_tensor"}
         if num_rows > 1:
-            target: Any = batch_target(model, target_inputs, config)
+            target: Any = batch_target(model, target_inputs, config, mask)
         else:
             target = Target(model, target_inputs, config, self._drafts, ids.shape[1], self._exact)
         wanted = bool(config.return_dict_in_generate)
@@ -247,15 +246,15 @@ class AssistedDecoding:
             self._streamer.end()
         pad = config._pad_token_tensor
         fill = 0 if pad is None else int(pad.reshape(-1)[0])
-        if wanted and num_rows > 1:
+        if num_rows > 1 and target.keeps_cache:
             complete(target, lanes, recording, fill)
-            target.lay_out(places)
+            target.lay_out()
         rows = [lane.row for lane in lanes]
         sequences = together([row.tensor() for row in rows], fill)
         sequences[:, : prompts.shape[1]] = prompts
         if not wanted:
             return sequences
-        output = recording.output(sequences, rows, target, inputs, places)
+        output = recording.output(sequences, rows, target, inputs)
         output.stats = stats
         return output
 

@@ -75,21 +75,16 @@ class Recording:
                 for row in rows
             ]
 
-    def output(
-        self, sequences: Any, rows: Sequence[Row], target: Target, inputs: Mapping[str, Any], places: Tensor
-    ) -> Any:
-        """transformers' own output class.
-
-        **Arguments:**
-
-        - `inputs`: What `generate()` prepared.
-        - `places`: (B, L) int64. For each slot of the prompts as they were run, its index in them as given.
-        """
+    def output(self, sequences: Any, rows: Sequence[Row], target: Any, inputs: Mapping[str, Any]) -> Any:
+        """transformers' own output class, of what `generate()` prepared as `inputs`."""
         config = target.config
         fields: dict[str, Any] = {name: _together(kept) for name, kept in self.kept.items()}
         if len(rows) > 1:
             for name in fields.keys() & _OF_PROMPTS:
-                fields[name] = (tuple(_moved(layer, places) for layer in fields[name][0]), *fields[name][1:])
+                fields[name] = (
+                    tuple(_moved(layer, target.places) for layer in fields[name][0]),
+                    *fields[name][1:],
+                )
         fields["scores"] = _together([row.scores for row in rows]) if config.output_scores else None
         fields["logits"] = _together([row.logits for row in rows]) if config.output_logits else None
         fields[CACHE] = target.returned_cache

@@ -28,7 +28,7 @@ def decode(
 ) -> torch.Tensor:
     """Greedy decoding of a batch with candidates that are right at random: a small loop for `generate()`."""
     del kwargs["logits_processor"], kwargs["stopping_criteria"]
-    target = BatchTarget(model, kwargs, generation_config, min_holes)
+    target = BatchTarget(model, kwargs, generation_config, min_holes=min_holes)
     ids = [row.tolist() for row in input_ids]
     ends = [len(row) + length for row, length in zip(ids, lengths, strict=True)]
     rng, num_rounds = np.random.default_rng(0), 0

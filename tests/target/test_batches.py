@@ -29,7 +29,7 @@ def texts_alone(model: PreTrainedModel, rows: list[Tensor], /, **settings: Any) 
     start = 1 if model.config.is_encoder_decoder else None
     found = []
     for row in rows:
-        text = model.generate(row, **GREEDY | settings)[0]
+        text = model.generate(row, attention_mask=torch.ones_like(row), **GREEDY | settings)[0]
         found.append(text[start or row.shape[1] :].tolist())
     return found
 
@@ -41,7 +41,7 @@ def assert_texts(sequences: Tensor, texts: list[list[int]], num_prompt: int, fil
         assert row == text + [fill] * (len(row) - len(text))
 
 
-def some_ends(texts: list[list[int]]) -> list[int]:
+def some_ends(texts: list[list[int]], least: int = 4) -> list[int]:
     """Ids that end the texts at as many different places as three can."""
 
     def num_ends(ends: list[int]) -> int:
@@ -51,7 +51,7 @@ def some_ends(texts: list[list[int]]) -> list[int]:
     ends: list[int] = []
     for _ in range(3):
         ends.append(max(range(3, VOCAB), key=lambda token: num_ends([*ends, token])))
-    assert num_ends(ends) > 3, "rows must end at different times"
+    assert num_ends(ends) >= least, "rows must end at different times"
     return ends
 
 
@@ -290,3 +290,71 @@ def test_texts_go_on_from_the_returned_cache(name: str, side: str, asked: dict[s
             for row, text, more in zip(rows, texts, new, strict=True)
         ]
         assert found == [text[:8] for text in texts_alone(model, wholes)]
+
+
+def continued(
+    model: PreTrainedModel, rows: list[Tensor], wholes: list[Tensor], **settings: Any
+) -> list[list[int]]:
+    """What each text goes on with alone: a decoder's `wholes`, given `rows` to an encoder where there is one."""
+    found = []
+    for row, whole in zip(rows, wholes, strict=True):
+        is_pair = model.config.is_encoder_decoder
+        start = {
+            "input_ids": row if is_pair else whole,
+            "attention_mask": torch.ones_like(row if is_pair else whole),
+        }
+        if is_pair:
+            start["decoder_input_ids"] = whole
+        found.append(model.generate(**start, **settings)[0, whole.shape[1] :].tolist())
+    return found
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", [*DECODERS, "t5", "bart"])
+def test_batches_go_on_from_each_others_cache(name: str, side: str) -> None:
+    """Turn after turn, each row as alone: also where a slot is a position, or a window counts slots."""
+    model, rows = tiny(name), prompts()
+    is_pair = model.config.is_encoder_decoder
+    start = torch.tensor([[getattr(model.config, "decoder_start_token_id", None) or 0]])
+    wholes, cache = [start if is_pair else row for row in rows], {}
+    encoded = padded(rows, "right") if is_pair else {}
+    given = padded(wholes, side)
+    ids, mask = given["input_ids"], given["attention_mask"]
+    for turn in range(3):
+        alone: dict[str, Any] = {"max_new_tokens": 12 - turn, "do_sample": False}
+        eos = some_ends(continued(model, rows, wholes, **alone), least=2)
+        texts = continued(model, rows, wholes, **alone, eos_token_id=eos)
+        prefix = "decoder_" if is_pair else ""
+        told = encoded | {f"{prefix}input_ids": ids, f"{prefix}attention_mask": mask}
+        got = outrider.generate(
+            model, **told, **cache, **alone, eos_token_id=eos, candidate_generator=Knowing(texts),
+            return_dict_in_generate=True,
+        )  # fmt: skip
+        assert_texts(got.sequences, texts, ids.shape[1])
+        new = torch.randint(3, VOCAB, (8, 3), generator=torch.Generator().manual_seed(turn))
+        more = torch.zeros(8, got.sequences.shape[1] - ids.shape[1], dtype=torch.long)
+        for at, line in enumerate(texts):
+            more[at, : len(line)] = 1
+        mask = torch.cat([mask, more, torch.ones_like(new)], 1)
+        ids, cache = torch.cat([got.sequences, new], 1), {CACHE: got[CACHE]}
+        wholes = [
+            torch.cat([whole[0], torch.tensor(line), tail])[None]
+            for whole, line, tail in zip(wholes, texts, new, strict=True)
+        ]
+
+
+def test_a_picture_behind_a_cache_is_refused() -> None:
+    model, given = tiny("llama"), padded(prompts())
+    output = outrider.generate(
+        model, **given, candidate_generator="none", return_dict_in_generate=True, **GREEDY
+    )
+    decoding, kwargs = outrider.AssistedDecoding("none"), {CACHE: output[CACHE]}
+
+    def with_a_picture(*args: Any, **inputs: Any) -> Any:
+        return decoding(*args, **inputs, pixel_values=torch.zeros(8, 3, 4, 4))
+
+    mask = torch.cat([given["attention_mask"], torch.ones(8, 24, dtype=torch.long)], 1)
+    with pytest.raises(UnsupportedModelError, match="pixel_values cannot be run behind a cache"):
+        model.generate(
+            output.sequences, attention_mask=mask, custom_generate=with_a_picture, **GREEDY, **kwargs
+        )

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from outrider.target.own_positions import counting_modules, own_positions
+from outrider.versions import CACHE
 
 # Given with every token of a prompt; what follows the prompt has the last one's.
 _TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
@@ -52,20 +53,32 @@ def padded_on_the_left(
 
     What is padding is said by the mask alone: an id may be a text's as well.
 
-    **Returns:** the ids, `kwargs` with what was moved, and (B, L) int64: where each token was.
+    **Returns:** the ids, `kwargs` with what was moved, and the mask as given, (B, L), in which a given cache's
+    slots are counted too.
     """
-    names = per_token_names(model)
+    names, num_rows, length = per_token_names(model), *ids.shape
     mask = kwargs.get(names[0])
-    if mask is None or mask.shape != ids.shape:
-        mask = torch.ones_like(ids)
-    order = torch.argsort(mask.to(torch.uint8), dim=1, stable=True)
-    rows = torch.arange(len(ids), device=order.device)[:, None]
+    if mask is None or mask.ndim != 2:
+        mask = ids.new_ones(num_rows, max(length, num_cached(kwargs) + 1))
+    order = last_on_the_right(mask[:, -length:])
+    rows = torch.arange(num_rows, device=order.device)[:, None]
     moved = {
         name: kwargs[name][rows, order]
         for name in names
         if isinstance(kwargs.get(name), Tensor) and kwargs[name].shape[:2] == ids.shape
     }
-    return ids[rows, order], {**kwargs, **moved}, order
+    return ids[rows, order], {**kwargs, **moved}, mask
+
+
+def last_on_the_right(mask: Tensor) -> Tensor:
+    """(B, L) int64. Each row's slots without a token, then those with one."""
+    return torch.argsort(mask.to(torch.bool).to(torch.uint8), dim=1, stable=True)
+
+
+def num_cached(kwargs: Mapping[str, Any]) -> int:
+    """Tokens in the cache that `generate()` was given."""
+    cache = kwargs.get(CACHE)
+    return 0 if cache is None else int(cache.get_seq_length())
 
 
 @final

@@ -25,13 +25,16 @@ _NUM_PADS = 2
 
 
 def batch_target(
-    model: PreTrainedModel, model_kwargs: dict[str, Any], generation_config: GenerationConfig
+    model: PreTrainedModel,
+    model_kwargs: dict[str, Any],
+    generation_config: GenerationConfig,
+    mask: Tensor | None = None,
 ) -> BatchTarget:
     """A `BatchTarget`, of a model that was tried.
 
     **Raises:** `UnsupportedModelError` where its rows could not accept different lengths.
     """
-    target = BatchTarget(model, model_kwargs, generation_config)
+    target = BatchTarget(model, model_kwargs, generation_config, mask)
     reason = reason_against_rows(model, model_kwargs, generation_config)
     if reason is not None:
         raise UnsupportedModelError(
