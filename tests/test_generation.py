@@ -401,11 +401,3 @@ def test_nan_logits_are_one_clear_error() -> None:
 
     with pytest.raises(NonFiniteLogitsError, match="NaN"):
         ours(candidate_generator="prompt_lookup", logits_processor=LogitsProcessorList([Broken()]))
-
-
-def test_a_batch_padded_on_the_right_is_refused() -> None:
-    ids = torch.cat([prompt(), prompt(seed=2)])
-    mask = torch.ones_like(ids)
-    mask[1, -3:] = 0
-    with pytest.raises(OptionError, match="padded on the left"):
-        ours(ids=ids, attention_mask=mask, candidate_generator="none")

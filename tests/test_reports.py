@@ -506,8 +506,8 @@ def test_rejected_drafts_advance_a_grammar(wrong_every: int, do_sample: bool) ->
 def test_a_batch_asks_for_what_it_cannot_have() -> None:
     """Report 50: what is not kept a row is refused in one sentence."""
     ids = torch.cat([prompt(), prompt(seed=2)])
-    with pytest.raises(OptionError, match="output_scores of a batch"):
-        ours(ids=ids, candidate_generator="none", output_scores=True)
+    with pytest.raises(OptionError, match="output_attentions can't be had of a batch"):
+        ours(ids=ids, candidate_generator="none", output_attentions=True, return_dict_in_generate=True)
 
 
 def test_a_sliding_draft_model_is_rolled_back() -> None:

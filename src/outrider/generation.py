@@ -11,13 +11,10 @@ import torch
 from torch import Tensor
 from transformers import EncoderDecoderCache, GenerationConfig, PreTrainedModel
 from transformers.generation.configuration_utils import GenerationMode
-from transformers.generation.logits_process import (
-    LogitsProcessorList,
-    PrefixConstrainedLogitsProcessor,
-    UnbatchedClassifierFreeGuidanceLogitsProcessor,
-)
+from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 
+from outrider.batching import check_batch, complete, processors_of, together
 from outrider.choosing import choose
 from outrider.control import Controller, CostRule
 from outrider.decoding import Lane, Listener, decode
@@ -29,9 +26,10 @@ from outrider.generators.none import Generator as NoCandidates
 from outrider.recording import Recording, Streaming
 from outrider.stats import Stats
 from outrider.target.at_once import refuse_unlike_at_once
-from outrider.target.batch import BatchTarget
+from outrider.target.batch_inputs import padded_on_the_left, rows_of
 from outrider.target.forward import Target
 from outrider.target.placeholders import placeholder_ids
+from outrider.target.ragged import batch_target
 from outrider.verification.choose import get_verifier
 from outrider.verification.step import Row, Stopping, Verifier
 from outrider.versions import CACHE
@@ -57,7 +55,8 @@ def generate(
     **Arguments:**
 
     - `model`: Any transformers model with `generate()`.
-    - `input_ids`: (1, L) int64, as `model.generate` takes it.
+    - `input_ids`: (B, L) int64, as `model.generate` takes it. Rows of a batch may be padded on either side;
+        the mask says where, and never an id.
     - `candidate_generator`: A generator, its class, its name (`outrider.available()`), or a function from
         ids to the ids that may follow.
     - `seed`: With sampling, the text depends on model, prompt and seed alone.
@@ -70,7 +69,10 @@ def generate(
     - `listeners`: Hear of every round; see `outrider.decoding.Listener`.
     - `generate_kwargs`: All that `model.generate` takes, its flags of assisted decoding included.
 
-    **Returns:** what `model.generate` returns; with `return_dict_in_generate=True`, `.stats` is a `Stats`.
+    **Returns:** what `model.generate` returns; with `return_dict_in_generate=True`, `.stats` is a `Stats`. Of a
+        batch a cache holds each token in the slot that is its index in `sequences`, as transformers' does, the
+        last token of `sequences` left out. The padding behind a row that ended early is computed as there where
+        scores, logits or hidden states are asked for; else its slots hold zeros, to be masked.
 
     **Raises:** `OutriderError`s, each one sentence; see `outrider.errors`.
 
@@ -195,14 +197,17 @@ class AssistedDecoding:
         flags = self._flags.filled_from(self._given_config).filled_from(model.generation_config)
         self._choose(flags.filled_from(config, _DEFAULTS))
         verifier = get_verifier(self._verification, do_sample=bool(config.do_sample), seed=self._seed)
-        target_inputs = {name: value for name, value in inputs.items() if name != "inputs_tensor"}
         exact = _exactness_asked(self._exact, model)
+        prompts, num_rows = ids, ids.shape[0]
+        if num_rows > 1:
+            check_batch(model, config, processors, self._streamer, exact)
+            ids, inputs, mask = padded_on_the_left(model, ids, inputs)
+        target_inputs = {name: value for name, value in inputs.items() if name != "inputs_tensor"}
         _check_place(model, inputs.get(CACHE), self.controller if self._drafts else None)
         if self._drafts:
             refuse_unlike_at_once(model, target_inputs)
-        if ids.shape[0] > 1:
-            _check_batch(model, config, processors, self._streamer, inputs.get("attention_mask"), exact)
-            target: Any = BatchTarget(model, target_inputs, config)
+        if num_rows > 1:
+            target: Any = batch_target(model, target_inputs, config, mask)
         else:
             target = Target(model, target_inputs, config, self._drafts, ids.shape[1], exact)
         wanted = bool(config.return_dict_in_generate)
@@ -210,14 +215,17 @@ class AssistedDecoding:
             self._lane(
                 Row(
                     row[None].to(device_of(model)),
-                    processors,
+                    processors if num_rows == 1 else processors_of(processors, index, num_rows),
                     Stopping(criteria),
                     keep_scores=wanted and bool(config.output_scores),
                     keep_logits=wanted and bool(config.output_logits),
                     index=index,
                 ),
                 verifier,
-                {**inputs, "target": model},
+                {
+                    **(inputs if num_rows == 1 else rows_of(inputs, torch.tensor([index]), num_rows)),
+                    "target": model,
+                },
             )
             for index, row in enumerate(ids)
         ]
@@ -229,7 +237,7 @@ class AssistedDecoding:
             type(self.controller).__name__,
             type(verifier).__name__,
         )
-        recording = Recording(config, bool(model.config.is_encoder_decoder))
+        recording = Recording(config, bool(model.config.is_encoder_decoder), num_rows)
         streaming = [Streaming(self._streamer)] if self._streamer is not None else []
         try:
             stats = decode(
@@ -250,10 +258,17 @@ class AssistedDecoding:
         )
         if self._streamer is not None:
             self._streamer.end()
-        sequences = _padded([lane.row.tensor() for lane in lanes], config._pad_token_tensor)
+        pad = config._pad_token_tensor
+        fill = 0 if pad is None else int(pad.reshape(-1)[0])
+        if num_rows > 1 and target.keeps_cache:
+            complete(target, lanes, recording, fill)
+            target.lay_out()
+        rows = [lane.row for lane in lanes]
+        sequences = together([row.tensor() for row in rows], fill)
+        sequences[:, : prompts.shape[1]] = prompts
         if not wanted:
             return sequences
-        output = recording.output(sequences, lanes[0], target, config)
+        output = recording.output(sequences, rows, target, inputs)
         output.stats = stats
         return output
 
@@ -275,10 +290,6 @@ class AssistedDecoding:
 
 # What generate() fills in where the user said nothing.
 _DEFAULTS = GenerationConfig._get_default_generation_params()
-
-
-# Processors that look at rows by their number, or keep a state of the whole batch.
-_WHOLE_BATCH = (PrefixConstrainedLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
 
 
 def _check_mode(config: GenerationConfig, ids: Tensor) -> None:
@@ -338,52 +349,6 @@ def _check_place(model: PreTrainedModel, cache: Any, controller: Controller | No
 def _num_ranks(model: PreTrainedModel) -> int:
     """Processes that a tensor-parallel model is spread over."""
     return int(getattr(model, "_tp_size", None) or 1)
-
-
-def _check_batch(
-    model: PreTrainedModel,
-    config: GenerationConfig,
-    processors: LogitsProcessorList,
-    streamer: Any,
-    mask: Tensor | None,
-    exact: bool | str | None,
-) -> None:
-    """**Raises:** `OptionError` for what is kept once a batch, and cannot be had a row."""
-    kept = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-    asked = [name for name in kept if config.return_dict_in_generate and getattr(config, name)]
-    if asked:
-        raise OptionError(
-            f"{asked[0]} of a batch is not supported, since its rows end apart; generate one at a time"
-        )
-    if mask is not None and bool((mask[:, -1] == 0).any()):
-        raise OptionError(
-            "prompts of a batch must be padded on the left; set tokenizer.padding_side = 'left'"
-        )
-    if exact:
-        raise OptionError(
-            f"exact={exact!r} can't be had of a batch, whose rows' keys have holes; generate one prompt at a time, "
-            "or drop exact"
-        )
-    if "prepare_inputs_for_generation" in vars(model):
-        raise OptionError(
-            f"the inputs of this {type(model).__name__} are made by another's method, as in prompt tuning, which "
-            "knows of no rows that end apart; generate one prompt at a time"
-        )
-    if streamer is not None:
-        raise OptionError("a streamer shows one text, and this is a batch; generate one sequence at a time")
-    for processor in processors:
-        if isinstance(processor, _WHOLE_BATCH):
-            raise OptionError(
-                f"{type(processor).__name__} acts on a whole batch at once, and rows are decoded apart; "
-                "generate one sequence at a time"
-            )
-
-
-def _padded(rows: list[Tensor], pad: Tensor | None) -> Tensor:
-    """(B, L) ids of rows of any lengths, shorter ones filled with the pad id on the right."""
-    longest = max(row.shape[1] for row in rows)
-    fill = 0 if pad is None else int(pad.reshape(-1)[0])
-    return torch.cat([torch.nn.functional.pad(row, (0, longest - row.shape[1]), value=fill) for row in rows])
 
 
 def _add_stop_strings(kwargs: dict[str, Any], model: PreTrainedModel, tokenizer: Any) -> None:

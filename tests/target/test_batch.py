@@ -13,7 +13,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from outrider.errors import UnsupportedModelError
 from outrider.target.batch import BatchTarget
 from outrider.types import Candidates
-from tests.target.architectures import VOCAB, tiny
+from tests.target.architectures import ALIBI, VOCAB, tiny
 from tests.target.test_masks import TREES
 
 
@@ -28,7 +28,7 @@ def decode(
 ) -> torch.Tensor:
     """Greedy decoding of a batch with candidates that are right at random: a small loop for `generate()`."""
     del kwargs["logits_processor"], kwargs["stopping_criteria"]
-    target = BatchTarget(model, kwargs, generation_config, min_holes)
+    target = BatchTarget(model, kwargs, generation_config, min_holes=min_holes)
     ids = [row.tolist() for row in input_ids]
     ends = [len(row) + length for row, length in zip(ids, lengths, strict=True)]
     rng, num_rounds = np.random.default_rng(0), 0
@@ -39,6 +39,8 @@ def decode(
             for i in alive
         ]
         proposals = [propose(answers[i][len(ids[i]) :], rng) for i in alive]
+        if not target.takes_trees:
+            proposals = [tree.best_chain() for tree in proposals]
         if not target.is_prefilled:
             proposals = [Candidates.empty()] * len(alive)
         paths, counts = [], []
@@ -75,7 +77,7 @@ def propose(answer: list[int], rng: np.random.Generator) -> Candidates:
     return Candidates(np.array(tokens, np.int64), np.array(parents, np.int64))
 
 
-@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("name", [*TREES, *ALIBI, "gpt_neo"])
 def test_each_row_reads_as_that_row_alone(name: str) -> None:
     check_rows(name, min_holes=4)
 
@@ -104,5 +106,5 @@ def check_rows(name: str, min_holes: int) -> None:
 
 def test_what_cannot_be_batched_says_so() -> None:
     settings = {"answers": [], "lengths": [], "min_holes": 1, "max_new_tokens": 5, "do_sample": False}
-    with pytest.raises(UnsupportedModelError, match="BloomForCausalLM cannot verify a batch here"):
-        tiny("bloom").generate(torch.tensor([[5, 6], [7, 8]]), custom_generate=decode, **settings)
+    with pytest.raises(UnsupportedModelError, match="MambaForCausalLM cannot verify a batch here"):
+        tiny("mamba").generate(torch.tensor([[5, 6], [7, 8]]), custom_generate=decode, **settings)

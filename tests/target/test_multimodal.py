@@ -401,3 +401,23 @@ def test_cross_attention_without_its_mask_or_without_an_image() -> None:
         generator = oracle(wanted, wrong_every=3)
         output = outrider.generate(model, **prompt, candidate_generator=generator, **GREEDY)
         assert output.sequences.tolist() == wanted.tolist()
+
+
+# What counts its own positions, or keeps an image's keys, cannot have rows that accept different lengths.
+REFUSED_TOGETHER = {"mllama", "paligemma", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_that_see_are_themselves_alone_or_refused(name: str) -> None:
+    model = tiny(name)
+    first, second = inputs(name, 1), inputs(name, 2)
+    together = {key: torch.cat([first[key], second[key]]) for key in first}
+    answers = [model.generate(**row, **GREEDY).sequences for row in (first, second)]
+    guess = Branches(answers[0])
+    try:
+        text = outrider.generate(model, candidate_generator=guess, **together, **GREEDY)
+    except UnsupportedModelError as error:
+        assert name in REFUSED_TOGETHER and "generate one prompt at a time" in str(error)
+        return
+    assert name not in REFUSED_TOGETHER
+    assert torch.equal(text.sequences, torch.cat(answers))

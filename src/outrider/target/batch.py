@@ -1,25 +1,29 @@
 """A batch whose rows accept different lengths: K and V stay where they were written.
 
-Each row has its own validity mask over the slots of the cache and its own positions. A slot that a row did
-not accept is a hole; the cache is compacted once holes are more than what it costs. Finished rows leave.
+Where a model takes a mask and positions of each row's own, a slot that a row did not accept is a hole, and
+the cache is compacted once holes are more than what it costs. Elsewhere a position is a slot, and a cache
+whose rows accepted different lengths is compacted at once. Finished rows leave.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache, GenerationConfig, PreTrainedModel
+from transformers import EncoderDecoderCache, GenerationConfig, PreTrainedModel
 
-from outrider.caches.in_place import InPlaceCache
-from outrider.caches.layers import InPlaceLayer, InPlaceSlidingLayer
-from outrider.errors import UnsupportedModelError
+from outrider.caches.layers import InPlaceLayer
+from outrider.errors import OptionError, UnsupportedModelError
 from outrider.lean import LeanForward
+from outrider.target.batch_cache import batch_cache, cross_attention
+from outrider.target.batch_inputs import BatchInputs, last_on_the_right, mask_and_positions, num_cached
 from outrider.target.forward import vocab_size
 from outrider.target.masks import Reach, ancestors, for_attention, for_each_kind, supports_tree
+from outrider.target.parked import Parked
+from outrider.target.slots import Slots
 from outrider.types import Candidates, Ids
 from outrider.versions import CACHE
 
@@ -29,19 +33,22 @@ if TYPE_CHECKING:
 
 @final
 class BatchTarget:
-    """A model and its cache as the loop sees them: many rows, trees.
+    """A model and its cache as the loop sees them: many rows; trees where the model takes them, else chains.
 
     **Arguments:**
 
-    - `model`: A decoder-only model that takes trees (`supports_tree`).
+    - `model`: One without recurrent layers; see `ragged.batch_target`.
     - `model_kwargs`: What `generate()` prepared for it; prompts are padded on the left.
     - `generation_config`: As `generate()` prepared it.
-    - `min_holes`: Compact once rows leave so many slots unused, and a quarter of the cache.
+    - `mask`: The prompts' own as given, see `padded_on_the_left`; None where nothing was moved.
+    - `min_holes`: Of a model that takes trees, compact once rows leave so many slots unused, and a quarter
+        of the cache.
 
-    **Raises:** `UnsupportedModelError` for a model or a cache that cannot do it.
+    `keeps_cache` says whether someone sees the cache once the texts have ended.
+
+    **Raises:** `UnsupportedModelError` for a cache that cannot do it.
     """
 
-    takes_trees = True
     exact = ""
 
     def __init__(
@@ -49,9 +56,11 @@ class BatchTarget:
         model: PreTrainedModel,
         model_kwargs: dict[str, Any],
         generation_config: GenerationConfig,
+        mask: Tensor | None = None,
         min_holes: int = 64,
     ) -> None:
         self.model: Any = model
+        self.takes_trees = supports_tree(model)
         self._lean = LeanForward(model)
         self.config = generation_config
         self.vocab_size = vocab_size(model)
@@ -59,25 +68,32 @@ class BatchTarget:
         self.num_rounds = 0
         self.room = 2**31
         self._min_holes = min_holes
-        self._kwargs = model_kwargs
-        self.cache = _cache_for(model, model_kwargs, generation_config)
-        self._kwargs[CACHE] = self.cache
-        self._rows: list[int] = []
-        self._base = self._width = 0
-        mask = model_kwargs.get("attention_mask")
-        self._valid = torch.empty(0, 0, dtype=torch.bool) if mask is None else mask.to(torch.bool)
-        self._positions = torch.empty(0, 0, dtype=torch.long)
-        self._counts = np.zeros(0, np.int64)
+        given, name = model_kwargs.get(CACHE), mask_and_positions(model)[0]
+        self._num_cached = num_cached(model_kwargs)
+        self._mask: Tensor | None = model_kwargs.get(name) if mask is None else mask
+        self._cached = torch.empty(0, 0) if self._mask is None else self._mask[:, : self._num_cached]
+        self.cache = batch_cache(model, model_kwargs, last_on_the_right(self._cached))
+        is_the_users = getattr(given, "_is_user_defined", False) or self._num_cached > 0
+        self.keeps_cache = bool(generation_config.return_dict_in_generate or is_the_users)
+        self.returned_cache: Any = self.cache
+        if isinstance(given, EncoderDecoderCache):
+            self.returned_cache = EncoderDecoderCache(self.cache, given.cross_attention_cache)
+        self._inputs = BatchInputs(model, {**model_kwargs, CACHE: self.returned_cache})
+        self._parked = Parked()
+        self.rows: list[int] = []
+        self._slots: Slots
+        self._new: Tensor  # the last forward's positions, (B, T)
+        self._whole: tuple[dict[str, Any], list[tuple[Any, Tensor, Tensor]]]
+
+    @property
+    def num_fed(self) -> int:
+        """Tokens of each row in the last forward, from its last committed one on."""
+        return self._new.shape[1]
 
     @property
     def is_prefilled(self) -> bool:
         """Whether the prompts' forward is over."""
         return self.num_rounds > 0
-
-    @property
-    def returned_cache(self) -> Any:
-        """The cache as `generate()` returns it. With holes, where rows accepted different lengths."""
-        return self.cache
 
     def forward(self, rows: Sequence[Row], proposals: Sequence[Candidates]) -> list[Tensor]:
         """Run each row's last committed token and its candidates; the first call runs the prompts.
@@ -88,27 +104,30 @@ class BatchTarget:
         if self.outputs is None:
             return self._prefill(rows)
         self._drop_finished([row.index for row in rows])
-        sizes = [len(candidates) + 1 for candidates in proposals]
-        width, device = max(sizes), self._valid.device
-        ids = np.zeros((len(rows), width), np.int64)
-        depths = np.zeros((len(rows), width), np.int64)
-        trees = np.repeat(np.eye(width, dtype=np.bool_)[None], len(rows), 0)
-        for index, (row, candidates) in enumerate(zip(rows, proposals, strict=True)):
-            ids[index, : sizes[index]] = [row.ids[-1], *candidates.tokens]
-            depths[index, 1 : sizes[index]] = candidates.depths()
-            trees[index, : sizes[index], : sizes[index]] = ancestors(candidates)
-        positions = torch.from_numpy(self._counts[:, None] + depths).to(device)
-        masks = self._masks(torch.from_numpy(trees).to(device), positions)
-        with self._lean:
-            self.outputs = self.model(
-                input_ids=torch.from_numpy(ids).to(device),
-                attention_mask=masks,
-                position_ids=positions,
-                use_cache=True,
-                return_dict=True,
-                **{CACHE: self.cache},
+        lines = [np.array([row.ids[-1], *tree.tokens]) for row, tree in zip(rows, proposals, strict=True)]
+        self._run(lines, proposals)
+        return [logits[: len(line)] for logits, line in zip(self.outputs.logits, lines, strict=True)]
+
+    def _run(self, lines: Sequence[Ids], proposals: Sequence[Candidates]) -> None:
+        """A forward over each row's tokens, the first of which is committed and the others `proposals`."""
+        width, device = max(map(len, lines)), self._slots.valid.device
+        ids = np.zeros((len(lines), width), np.int64)
+        depths = np.zeros((len(lines), width), np.int64)
+        for index, (line, candidates) in enumerate(zip(lines, proposals, strict=True)):
+            ids[index, : line.size] = line
+            depths[index, 1 : line.size] = candidates.depths()
+        self._new = torch.from_numpy(self._slots.counts[:, None] + depths).to(device)
+        mask = torch.nn.functional.pad(self._slots.valid, (0, width), value=True)
+        inputs = self._inputs.of(torch.from_numpy(ids).to(device), mask, self._new)
+        if self.takes_trees:
+            inputs["attention_mask"] = self._masks(proposals)
+        with self._lean, self._inputs.counting_from(self._slots.leads):
+            self.outputs = self.model(**inputs, return_dict=True)
+        if self.outputs.logits.shape[1] != width:
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__} gave logits of {self.outputs.logits.shape[1]} of {width} tokens, so "
+                "candidates cannot be verified; use candidate_generator='none'"
             )
-        return [self.outputs.logits[index, :size] for index, size in enumerate(sizes)]
 
     def commit(self, paths: Sequence[Ids], num_committed: Sequence[int]) -> None:
         """Mark each row's accepted slots as valid; slots that no row accepted are rolled back.
@@ -116,81 +135,115 @@ class BatchTarget:
         After it the cache holds every committed token but the last of each row.
         """
         if self.num_rounds:
-            kept = np.zeros((len(paths), self._width), np.bool_)
-            for index, (path, num) in enumerate(zip(paths, num_committed, strict=True)):
-                slots = np.concatenate([[0], np.asarray(path, dtype=np.int64) + 1])[: int(num)]
-                kept[index, slots] = True
-                self._counts[index] += slots.size
-            num_used = int(np.flatnonzero(kept.any(0))[-1]) + 1
-            self._valid = torch.cat(
-                [self._valid, torch.from_numpy(kept[:, :num_used]).to(self._valid.device)], 1
+            self._keep(
+                [
+                    np.concatenate([[0], path + 1])[:num]
+                    for path, num in zip(paths, num_committed, strict=True)
+                ]
             )
-            self._positions = self._positions[:, : self._base + num_used]
-            self.cache.crop(num_used - self._width)
-            self._compact()
         self.num_rounds += 1
+
+    def _keep(self, columns: Sequence[Any]) -> None:
+        """Of each row's tokens of the last forward keep those at `columns`."""
+        kept = np.zeros((len(columns), self.num_fed), np.bool_)
+        for row, own in zip(kept, columns, strict=True):
+            row[own] = True
+        self.cache.crop(self._slots.add(kept, self._new) - self.num_fed)
+        self._compact()
+
+    def bring_back(self) -> None:
+        """Let rows that left take part in the next forward again; of a target that returns its cache."""
+        self._park(self.rows)
+        counts = self._parked.counts
+        self._bring_back([torch.arange(max(counts) - count, max(counts)) for count in counts])
+
+    def lay_out(self) -> None:
+        """Let the cache be as transformers' own: prompts as given, each text behind where they all end."""
+        self._park(self.rows)
+        assert self._mask is not None
+        slots = []
+        for is_token, count in zip(self._mask.cpu(), self._parked.counts, strict=True):
+            prompt = is_token.nonzero().flatten()
+            slots.append(torch.cat([prompt, torch.arange(count - prompt.numel()) + is_token.numel()]))
+        self._bring_back(slots)
+
+    def _park(self, rows: Sequence[int]) -> None:
+        if self.keeps_cache:
+            for row in rows:
+                self._parked.park(row, self.cache, self._slots, self.rows.index(row))
+
+    def _bring_back(self, slots: Sequence[Tensor]) -> None:
+        self._inputs.kwargs, crossed = self._whole
+        for layer, keys, values in crossed:
+            layer.keys, layer.values = keys, values
+        self._slots = self._parked.lay_out(self.cache, slots)
+        self.rows = list(range(len(slots)))
 
     def _prefill(self, rows: Sequence[Row]) -> list[Tensor]:
         ids = torch.cat([row.tensor() for row in rows])
-        self.outputs = self.model._prefill(ids, self.config, self._kwargs)
-        self._rows = [row.index for row in rows]
-        if not self._valid.numel():
-            self._valid = torch.ones_like(ids, dtype=torch.bool)
-        self._positions = (self._valid.long().cumsum(1) - 1).clamp(min=0)
-        self._counts = self._valid.sum(1).cpu().numpy()
-        logits: Tensor = self.outputs.logits
-        return list(logits[:, -1:])
+        given = ids.new_ones(len(ids), self._num_cached + ids.shape[1]) if self._mask is None else self._mask
+        self._mask, self.rows = given, [row.index for row in rows]
+        logits = self._behind_the_cache(rows, given) if self._num_cached else self._from_the_start(ids, given)
+        if self.keeps_cache:
+            self._whole = self._inputs.kwargs, cross_attention(self.returned_cache)
+        return logits
 
-    def _masks(self, trees: Tensor, positions: Tensor) -> Any:
+    def _from_the_start(self, ids: Tensor, mask: Tensor) -> list[Tensor]:
+        """Run the prompts as transformers does."""
+        self.places = last_on_the_right(mask)
+        self._slots = Slots(mask.gather(1, self.places))
+        with self._inputs.counting_from(self._slots.leads):
+            self.outputs = self.model._prefill(ids, self.config, self._inputs.kwargs)
+        return list(self.outputs.logits[:, -1:])
+
+    def _behind_the_cache(self, rows: Sequence[Row], mask: Tensor) -> list[Tensor]:
+        """Run what is new of the prompts as chains that were accepted: as many tokens as each row has."""
+        is_new = mask[:, self._num_cached :].to(torch.bool)
+        self.places = last_on_the_right(~is_new)
+        self._slots = Slots(self._cached.sort(1).values)
+        sizes = is_new.sum(1).tolist()
+        if not all(sizes):
+            raise OptionError("a row of the batch has no token behind the cache; pass at least one for each")
+        lines = [row.ids[-size:] for row, size in zip(rows, sizes, strict=True)]
+        self._run(lines, [Candidates.chain(line[1:]) for line in lines])
+        last = [logits[size - 1 : size] for logits, size in zip(self.outputs.logits, sizes, strict=True)]
+        self._keep([np.arange(size) for size in sizes])
+        return last
+
+    def _masks(self, proposals: Sequence[Candidates]) -> Any:
         """Masks for slots 0 to the last new one, by kind of layer."""
-        self._base, self._width = self._valid.shape[1], trees.shape[1]
-        past = self._valid[:, None].expand(-1, self._width, -1)
-        allowed = torch.cat([past, trees], 2)
-        self._positions = torch.cat([self._positions[:, : self._base], positions], 1)
+        width = self.num_fed
+        trees = np.repeat(np.eye(width, dtype=np.bool_)[None], len(proposals), 0)
+        for tree, candidates in zip(trees, proposals, strict=True):
+            size = len(candidates) + 1
+            tree[:size, :size] = ancestors(candidates)
+        past = self._slots.valid[:, None].expand(-1, width, -1)
+        allowed = torch.cat([past, torch.from_numpy(trees).to(past.device)], 2)
+        positions = torch.cat([self._slots.positions, self._new], 1)
 
         def mask(reach: Reach, layer: int) -> Tensor:
-            seen = reach.sees(positions[:, :, None], self._positions[:, None])
+            seen = reach.sees(self._new[:, :, None], positions[:, None])
             return for_attention((allowed if seen is None else allowed & seen)[:, None], self.model)
 
         return for_each_kind(self.model.config.get_text_config(), self.cache, mask)
 
     def _drop_finished(self, alive: list[int]) -> None:
-        if alive == self._rows:
+        if alive == self.rows:
             return
-        index = torch.tensor([self._rows.index(row) for row in alive], device=self._valid.device)
-        self.cache.batch_select_indices(index)
-        self._valid, self._positions = self._valid[index], self._positions[index]
-        self._counts = self._counts[index.cpu().numpy()]
-        self._rows = alive
+        self._park([row for row in self.rows if row not in alive])
+        index = torch.tensor([self.rows.index(row) for row in alive], device=self._slots.valid.device)
+        self.returned_cache.batch_select_indices(index)
+        self._inputs.select(index, len(self.rows))
+        self._slots.select(index)
+        self.rows = alive
         self._compact()
 
     def _compact(self) -> None:
-        """Close the holes where they are many: the longest row decides how long the cache must be."""
-        length, needed = self._valid.shape[1], int(self._counts.max())
-        if length - needed < max(self._min_holes, length // 4):
-            return
-        order = torch.argsort(~self._valid, dim=1, stable=True)[:, :needed]
-        for layer in self.cache.layers:
-            if isinstance(layer, InPlaceLayer):
-                layer.compact(order)
-        self._valid, self._positions = self._valid.gather(1, order), self._positions.gather(1, order)
-
-
-def _cache_for(model: PreTrainedModel, kwargs: Mapping[str, Any], config: GenerationConfig) -> InPlaceCache:
-    """An in-place cache whose windows keep everything: a window counts positions, and slots have holes."""
-    given, positions = kwargs.get(CACHE), kwargs.get("position_ids")
-    if type(given) is not DynamicCache or getattr(given, "_is_user_defined", False):
-        reason = f"the cache is a {type(given).__name__}"
-    elif positions is not None and positions.ndim != 2:
-        reason = "its positions have three axes"
-    elif not supports_tree(model):
-        reason = "it takes no mask and positions of each row's own"
-    else:
-        cache = InPlaceCache.replacing(given, None)
-        for index, layer in enumerate(cache.layers):
-            if isinstance(layer, InPlaceSlidingLayer):
-                cache.layers[index] = InPlaceLayer()
-        return cache
-    raise UnsupportedModelError(
-        f"{type(model).__name__} cannot verify a batch here, since {reason}; generate one prompt at a time"
-    )
+        """Close the holes where they are many, or where a slot must tell a position."""
+        slots = self._slots
+        are_many = slots.num_holes >= max(self._min_holes, slots.length // 4)
+        if are_many or not (self.takes_trees or slots.is_aligned):
+            order = slots.compact()
+            for layer in self.cache.layers:
+                if isinstance(layer, InPlaceLayer):
+                    layer.compact(order)

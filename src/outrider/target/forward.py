@@ -104,6 +104,16 @@ class Target:
         return self._takes_trees
 
     @property
+    def rows(self) -> list[int]:
+        """The rows of the last forward, by their numbers."""
+        return [0]
+
+    @property
+    def num_fed(self) -> int:
+        """Tokens of the last forward, from the last committed one on."""
+        return self._num_new
+
+    @property
     def is_prefilled(self) -> bool:
         """Whether the prompt's forward is over."""
         return self.num_rounds > 0

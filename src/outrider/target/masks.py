@@ -185,7 +185,7 @@ def _tried_out(model: PreTrainedModel) -> str | None:
                 cache.crop(5 - cache.get_seq_length())
                 rows = torch.tensor([*range(6), *(node + 6 for node in path)], device=ids.device)
                 chain = model(**_plain_inputs(model, ids[:, rows], len(path) + 1, cache)).logits[0].float()
-                if not _alike(nodes[rows[5:] - 5], chain, model.dtype):
+                if not alike(nodes[rows[5:] - 5], chain, model.dtype):
                     return "a node's logits depend on the slot it is in, not on its position"
     except Exception as error:  # a model may fail on a foreign mask in any way; then it takes chains
         first = (str(error).splitlines() or [""])[0]
@@ -206,7 +206,7 @@ def _plain_inputs(model: Any, ids: Tensor, num_new: int, cache: Cache) -> dict[s
     return {**inputs, "logits_to_keep": num_new} if "logits_to_keep" in inputs else inputs
 
 
-def _alike(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:
+def alike(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:
     """Whether two sets of logits differ by rounding alone: a wrong mask or position shows as tenths."""
     tolerance = 0.01 if dtype in (torch.float32, torch.float64) else 0.2
     return bool((one - other).abs().max() <= tolerance * other.std())

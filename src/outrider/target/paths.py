@@ -11,6 +11,7 @@ from outrider.target.exact_rows import KINDS, Kind
 from outrider.target.exactness import exactness
 from outrider.target.masks import reason_against_trees
 from outrider.target.probe import fresh_cache
+from outrider.target.ragged import reason_against_rows
 from outrider.target.recurrent import reason_against
 
 
@@ -37,10 +38,11 @@ def paths(model: PreTrainedModel) -> list[Path]:
     against = reason_against_trees(model)
     chain = Path("chain", True, "rejected candidates are rolled back by a number")
     if against is not None:
+        rows = reason_against_rows(model, {"use_cache": True}, model.generation_config)
         return [
             chain,
             Path("tree", False, f"{against}; a tree's best chain is taken"),
-            Path("batch", False, against),
+            Path("batch", rows is None, rows or "rows of different lengths are moved to end together"),
         ]
     return [
         chain,
