@@ -1,4 +1,4 @@
-"""Writes docs/models.md from the tests of this folder, which it runs: `python -m tests.target.models_table`."""
+"""Writes docs/models.md from the tests of this folder and of the caches, which it runs: `python -m tests.target.models_table`."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def main() -> int:
     outcomes = Outcomes()
     folder = Path(__file__).parent
     options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    code = pytest.main([*options, str(folder)], plugins=[outcomes])
+    code = pytest.main([*options, str(folder), str(folder.parent / "caches")], plugins=[outcomes])
     lines = []
     for kind, names in KINDS.items():
         for name in names:
