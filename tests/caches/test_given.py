@@ -218,7 +218,9 @@ def test_a_quantised_cache_by_name_is_refused() -> None:
         assert_refused(tiny("llama"), "a quantised cache cannot be rolled back", **flags)
     else:
         with pytest.raises(ValueError, match="fp8"):
-            outrider.generate(tiny("llama"), prompt(), **flags | {"cache_config": {"backend": "fp8"}})
+            outrider.generate(
+                tiny("llama"), prompt(), **GREEDY | flags | {"cache_config": {"backend": "fp8"}}
+            )
 
 
 @pytest.mark.parametrize("backend", ["quanto", "hqq"])

@@ -177,12 +177,13 @@ def test_ranks_by_their_own_clocks_are_refused() -> None:
 RANK = """
 import os, sys, torch, outrider
 from outrider.control import Fixed
+from outrider.devices import num_ranks
 from transformers import AutoModelForCausalLM
 from tests.drafters import GREEDY, drafter
 from tests.tiny import prompt
 torch.set_num_threads(1)
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], tp_plan="auto")
-assert model._tp_size == 2
+assert num_ranks(model) == 2
 text = model.generate(prompt(), **GREEDY)
 for kind in ("prompt_lookup", "adversary", "right tree", "auto"):
     controller = {"controller": Fixed(8)} if kind == "auto" else {}
