@@ -1,4 +1,4 @@
-"""Where a model's inputs go, which is not always where its weights are."""
+"""Where a model runs: not always where its weights are, nor in one process."""
 
 from __future__ import annotations
 
@@ -26,3 +26,9 @@ def device_of(model: Any) -> Any:
     raise UnsupportedModelError(
         f"{type(model).__name__} has no weights, only their shapes on the meta device; load them first"
     )
+
+
+def num_ranks(model: Any) -> int:
+    """Processes that a tensor-parallel model is spread over. Some versions of transformers don't count them."""
+    meshes = (getattr(parameter, "device_mesh", None) for parameter in model.parameters())
+    return max(int(getattr(model, "_tp_size", None) or 1), *(mesh.size() for mesh in meshes if mesh), 1)

@@ -18,7 +18,7 @@ from outrider.batching import check_batch, complete, processors_of, together
 from outrider.choosing import choose
 from outrider.control import Controller, CostRule
 from outrider.decoding import Lane, Listener, decode
-from outrider.devices import device_of
+from outrider.devices import device_of, num_ranks
 from outrider.drafting import source_name
 from outrider.errors import OptionError, UnsupportedModelError
 from outrider.flags import Flags
@@ -318,7 +318,7 @@ def _exactness_asked(exact: bool | str | None, model: PreTrainedModel) -> bool |
     """
     reasons = {
         "the model is in train mode; call model.eval()": model.training,
-        "the model's ranks would each try it out by their own clock; drop exact": _num_ranks(model) > 1,
+        "the model's ranks would each try it out by their own clock; drop exact": num_ranks(model) > 1,
     }
     for reason, holds in reasons.items():
         if holds and exact:
@@ -333,9 +333,9 @@ def _check_place(model: PreTrainedModel, cache: Any, controller: Controller | No
 
     - `controller`: What sets the budgets; None without candidates.
     """
-    if isinstance(controller, CostRule) and _num_ranks(model) > 1:
+    if isinstance(controller, CostRule) and num_ranks(model) > 1:
         raise OptionError(
-            f"the {_num_ranks(model)} ranks of a tensor-parallel model must run the same forwards, and the default "
+            f"the {num_ranks(model)} ranks of a tensor-parallel model must run the same forwards, and the default "
             "budget follows each one's own clock; pass controller=outrider.control.Fixed(8), or another generator"
         )
     inner = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
@@ -344,11 +344,6 @@ def _check_place(model: PreTrainedModel, cache: Any, controller: Controller | No
             f"an offloaded cache waits in the host's memory for a GPU, and {type(model).__name__} runs on the "
             f"{device_of(model).type}; drop cache_implementation, or pass a cache that is not offloaded"
         )
-
-
-def _num_ranks(model: PreTrainedModel) -> int:
-    """Processes that a tensor-parallel model is spread over."""
-    return int(getattr(model, "_tp_size", None) or 1)
 
 
 def _add_stop_strings(kwargs: dict[str, Any], model: PreTrainedModel, tokenizer: Any) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 
 import outrider
 from outrider.errors import OptionError, UnsupportedModelError
+from outrider.versions import CACHE
 from tests.drafters import GREEDY, KINDS, assert_plain_text, assert_refused, drafter
 from tests.target.architectures import config_for
 from tests.tiny import build, prompt, tiny
@@ -60,6 +61,13 @@ def hooked_before(model: Any) -> Any:
     return model
 
 
+def keeps_its_cache(model: Any) -> bool:
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(prompt(), use_cache=True, **{CACHE: cache})
+    return int(cache.get_seq_length()) > 0
+
+
 STATES = [in_train_mode, checkpointed, checkpointed_in_train_mode, frozen, hooked, hooked_before]
 
 
@@ -69,7 +77,10 @@ def test_a_model_that_is_being_trained_or_watched(state: Callable[[Any], Any]) -
     modes = [module.training for module in model.modules()]
     grads = [parameter.requires_grad for parameter in model.parameters()]
     hooks = [len(module._forward_hooks) for module in model.modules()]
-    assert_plain_text(model)
+    if keeps_its_cache(model):
+        assert_plain_text(model)
+    else:  # checkpointing in train mode drops it in some versions of transformers
+        assert_refused(model, "computes other logits over several tokens than over one at a time")
     assert modes == [module.training for module in model.modules()]
     assert grads == [parameter.requires_grad for parameter in model.parameters()]
     assert hooks == [len(module._forward_hooks) for module in model.modules()]
