@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,28 @@ def _of_row(processor: Any, index: int, num_rows: int) -> Any:
         allowed = own._prefix_allowed_tokens_fn
         own._prefix_allowed_tokens_fn = lambda _, ids: allowed(index, ids)
     return own
+
+
+def copies(ids: Tensor, inputs: Mapping[str, Any]) -> list[int]:
+    """For each row of (B, L) ids, how many rows before it have the same prompt.
+
+    **Arguments:**
+
+    - `inputs`: What `generate()` prepared, of which tensors with a row each belong to the prompts.
+    """
+    parts = [ids, *(part for part in inputs.values() if isinstance(part, Tensor) and part.ndim > 1)]
+    # For each part, the number of the row's value among those there are.
+    values = [
+        part.reshape(len(ids), -1).unique(dim=0, return_inverse=True)[1].tolist()
+        for part in parts
+        if part.shape[0] == len(ids)
+    ]
+    seen: Counter[tuple[int, ...]] = Counter()
+    found = []
+    for prompt in zip(*values, strict=True):
+        found.append(seen[prompt])
+        seen[prompt] += 1
+    return found
 
 
 def complete(target: Any, lanes: Sequence[Lane], recording: Recording, fill: int) -> None:

@@ -14,7 +14,7 @@ from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 
-from outrider.batching import check_batch, complete, processors_of, together
+from outrider.batching import check_batch, complete, copies, processors_of, together
 from outrider.choosing import choose
 from outrider.control import Controller, CostRule
 from outrider.decoding import Lane, Listener, decode
@@ -26,7 +26,7 @@ from outrider.generators.none import Generator as NoCandidates
 from outrider.recording import Recording, Streaming
 from outrider.stats import Stats
 from outrider.target.at_once import refuse_unlike_at_once
-from outrider.target.batch_inputs import padded_on_the_left, rows_of
+from outrider.target.batch_inputs import num_padding, padded_on_the_left, rows_of
 from outrider.target.forward import Target
 from outrider.target.placeholders import placeholder_ids
 from outrider.target.ragged import batch_target
@@ -211,6 +211,9 @@ class AssistedDecoding:
         else:
             target = Target(model, target_inputs, config, self._drafts, ids.shape[1], exact)
         wanted = bool(config.return_dict_in_generate)
+        padding = num_padding(model, ids, inputs)
+        # With a seed a row's text is that of its prompt alone; without, rows draw apart.
+        streams = range(num_rows) if self._seed is None else copies(ids, inputs)
         lanes = [
             self._lane(
                 Row(
@@ -220,6 +223,8 @@ class AssistedDecoding:
                     keep_scores=wanted and bool(config.output_scores),
                     keep_logits=wanted and bool(config.output_logits),
                     index=index,
+                    num_padding=padding[index],
+                    stream=streams[index],
                 ),
                 verifier,
                 {

@@ -22,20 +22,20 @@ _S12, _S27, _S30, _S31, _S40 = (np.uint64(places) for places in (12, 27, 30, 31,
 _MASK = 2**64 - 1
 
 
-def host_choice(scores: Any, seed: int, row: int, position: int) -> int:
+def host_choice(scores: Any, seed: int, stream: int, position: int) -> int:
     """The token argmax(scores + noise) of (V,) float32 scores: a draw from softmax(scores).
 
     -1 where a score is NaN or no token is possible.
 
     **Exact:** the token that `verification.noise.keyed_choice` chooses.
     """
-    return int(argmax(scores.view(np.int32), 0, np.uint64(stream_key(seed, row, position))))
+    return int(argmax(scores.view(np.int32), 0, np.uint64(stream_key(seed, stream, position))))
 
 
-def stream_key(seed: int, row: int, position: int) -> int:
+def stream_key(seed: int, stream: int, position: int) -> int:
     """The 64-bit key of one position's noise."""
     key = _mix(seed & _MASK)
-    for part in (row, position):
+    for part in (stream, position):
         key = _mix((key + (part + 1) * int(_STEP)) & _MASK)
     return key
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -358,3 +359,44 @@ def test_a_picture_behind_a_cache_is_refused() -> None:
         model.generate(
             output.sequences, attention_mask=mask, custom_generate=with_a_picture, **GREEDY, **kwargs
         )
+
+
+# Bart's encoder counts its positions through padding on the left: there no row is that prompt alone.
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [*itertools.product(["llama", "bloom", "t5"], ["left", "right"]), ("bart", "right")],
+)
+def test_with_a_seed_a_row_is_that_prompt_alone(name: str, side: str) -> None:
+    """Whatever else is in the batch, wherever the padding; of a prompt given twice the first one is."""
+    model, rows = tiny(name), prompts((12, 5, 9))
+    settings: dict[str, Any] = {"do_sample": True, "max_new_tokens": 16, "seed": 11, "temperature": 1.3}
+    alone = [
+        outrider.generate(
+            model, row, attention_mask=torch.ones_like(row), candidate_generator="none", **settings
+        )
+        for row in rows
+    ]
+    given = padded([*rows, rows[0]], side)
+    got = outrider.generate(model, **given, candidate_generator="prompt_lookup", **settings)
+    new = [text[0, -16:].tolist() for text in alone]
+    assert [text[-16:].tolist() for text in got[:3]] == new
+    assert got[3, -16:].tolist() != new[0]
+
+
+def test_padding_alone_does_not_change_a_seeded_text() -> None:
+    model, (row,) = tiny("llama"), prompts((7,))
+    settings: dict[str, Any] = {"do_sample": True, "max_new_tokens": 16, "seed": 11}
+    plain = outrider.generate(model, row, attention_mask=torch.ones_like(row), **settings)
+    wide = torch.nn.functional.pad(row, (5, 0), value=9)
+    mask = torch.nn.functional.pad(torch.ones_like(row), (5, 0))
+    assert (
+        outrider.generate(model, wide, attention_mask=mask, **settings)[0, 5:].tolist() == plain[0].tolist()
+    )
+
+
+def test_without_a_seed_rows_draw_apart() -> None:
+    """Equal prompts, and the same place in the text."""
+    model, (row,) = tiny("llama"), prompts((7,))
+    torch.manual_seed(0)
+    got = outrider.generate(model, row.repeat(6, 1), do_sample=True, max_new_tokens=12, temperature=2.0)
+    assert len({tuple(text) for text in got.tolist()}) == 6

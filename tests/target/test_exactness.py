@@ -234,21 +234,52 @@ def test_a_folder_that_cannot_be_written_loses_nothing(tmp_path):
     assert exactness(llama(), "generators", in_full=True, folder=tmp_path).max_rows > 1
 
 
-def test_a_linear_layer_that_differs_for_one_row_is_found():
+@pytest.mark.parametrize("differs_from", [2, 17, 33])
+def test_a_linear_layer_that_rounds_otherwise_is_found(differs_from):
     model = llama()
-    assert exact_trials._shape_that_differs(model) is None
     weight = model.lm_head.weight
     forward = torch.nn.Linear.forward
 
     def rounded(self, x):
         out = forward(self, x)
-        if self.weight is weight and x.shape[1] == 1:
+        if self.weight is weight and x.shape[1] >= differs_from:
             out[..., :1] *= 1.01
         return out
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.nn.Linear, "forward", rounded)
-        assert exact_trials._shape_that_differs(model) == f"{weight.shape[1]} to {weight.shape[0]}"
+        held, reason = exact_trials._rows_of_linear_layers(model)
+    assert 1 <= held < differs_from
+    assert reason.startswith(f"a linear layer of {weight.shape[1]} to {weight.shape[0]} rounds more than")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("heads", [(9, 3), (14, 2), (8, 1), (4, 4)])
+@pytest.mark.parametrize("head_size", [32, 64, 96, 128])
+def test_aligned_rows_do_not_depend_on_what_else_is_asked(dtype, heads, head_size):
+    """On states by the thousand: what a kernel does to its last few rows is too rare for a text to show."""
+    query, key = (torch.empty(1, num, 1, head_size, dtype=dtype) for num in heads)
+    module = torch.nn.Module().eval()
+    assert exact_trials._rows_of_aligned(exact_trials._Call(module, query, key, key, {})) == 33
+
+
+def test_attention_that_rounds_more_rows_otherwise_is_found(monkeypatch):
+    asked = torch.nn.functional.scaled_dot_product_attention
+
+    def rounded(query, *arguments, **options):
+        out = asked(query, *arguments, **options)
+        if query.shape[2] > 32:
+            out[:, :, 5:6] *= 1.01
+        return out
+
+    model = llama()
+    usual = exactness(model, "generators", in_full=True).max_rows
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", rounded)
+    found = exact_trials.find(model, "generators", float("inf"))
+    assert found.max_rows < usual
+    assert (
+        found.complete and found.reason == f"attention rounds {found.max_rows + 1} tokens otherwise than one"
+    )
 
 
 def test_merged_stats_promise_what_all_calls_did():

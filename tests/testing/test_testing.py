@@ -64,7 +64,9 @@ def test_lossless_finds_a_difference(monkeypatch):
 
 
 def test_drafter_invariance():
-    assert assert_drafter_invariant(MODEL, ["prompt_lookup"], prompts=tiny_prompts(32, num=2)) == 2 * 5 * 24
+    assert (
+        assert_drafter_invariant(MODEL, ["prompt_lookup"], prompts=tiny_prompts(32, num=2)) == 2 * 2 * 5 * 24
+    )
 
 
 @pytest.mark.parametrize(

@@ -87,10 +87,10 @@ def test_seed_repeats_and_none_follows_torch(name):
     assert run(None) == first
 
 
-def test_keyed_text_differs_by_row():
+def test_keyed_text_differs_by_stream():
     model = ToyModel(5, seed=3)
-    assert decode(model, verifier("keyed"), lambda _: NONE(), 20, index=0) != decode(
-        model, verifier("keyed"), lambda _: NONE(), 20, index=1
+    assert decode(model, verifier("keyed"), lambda _: NONE(), 20, stream=0) != decode(
+        model, verifier("keyed"), lambda _: NONE(), 20, stream=1
     )
 
 

@@ -88,7 +88,8 @@ def _tried_out(model: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         model(**{name: ids[:, :_NUM_PROMPT]}, **arguments)
         at_once: Tensor = model(**{name: ids[:, _NUM_PROMPT:]}, **arguments).logits
         # The former are tried in target.recurrent, the latter found out in the first round.
-        if has_recurrent_state(cache) or at_once.shape[1] != _NUM_TOKENS:
+        stateful = getattr(model, "_is_stateful", False) or has_recurrent_state(cache)
+        if stateful or at_once.shape[1] != _NUM_TOKENS:
             return at_once[0], at_once[0]
         # Not the first of them: whichever token has the largest activations looks the same alone.
         cache.crop(1 - _NUM_TOKENS)

@@ -70,6 +70,15 @@ def padded_on_the_left(
     return ids[rows, order], {**kwargs, **moved}, mask
 
 
+def num_padding(model: PreTrainedModel, ids: Tensor, kwargs: Mapping[str, Any]) -> list[int]:
+    """How many of each row's ids (B, L) the mask says are padding."""
+    mask = kwargs.get(per_token_names(model)[0])
+    if mask is None or mask.ndim != 2:
+        return [0] * len(ids)
+    hidden: list[int] = (mask[:, -ids.shape[1] :] == 0).sum(1).tolist()
+    return hidden
+
+
 def last_on_the_right(mask: Tensor) -> Tensor:
     """(B, L) int64. Each row's slots without a token, then those with one."""
     return torch.argsort(mask.to(torch.bool).to(torch.uint8), dim=1, stable=True)

@@ -6,7 +6,7 @@ at once:
 
 - `Apart` gives each token what plain decoding would: one query over just the keys it sees, no mask. The bits
   are those of transformers' own forwards over one token.
-- `Aligned` makes one call, under a mask, with keys rounded up to whole blocks and never fewer than two queries.
+- `Aligned` makes one call, under a mask, with keys and queries rounded up to whole blocks.
   The bits are the same whatever the forward holds, also one token; they are not transformers' own.
 
 A tree is taken as runs without branches, each after its ancestors' keys, so that its paths have the bits of chains.
@@ -37,8 +37,10 @@ from outrider.types import Candidates
 _NAME = "outrider_exact"
 REPLACED = "sdpa"
 
-# Keys are shown in multiples of this to `Aligned`.
+# Keys are shown in multiples of this to `Aligned`, which asks in multiples of that: kernels multiply the last few
+# rows, fewer than a tile of theirs, otherwise than the rest.
 BLOCK = 64
+_QUERIES = 16
 
 
 class Attention(Protocol):
@@ -155,8 +157,10 @@ class _ByRuns(ABC):
     def _run(self, layer: _Layer, query: Tensor, depth: int) -> Tensor:
         """(1, m, H, D) outputs of m tokens, of which the first has `depth` of the forward's keys before its own."""
 
-    def _mask(self, first: int, size: int, length: int, query: Tensor, copies: int = 1) -> Tensor:
-        """(copies * size, length), added to scores: row i sees its first `first` + i keys."""
+    def _mask(
+        self, first: int, size: int, length: int, query: Tensor, copies: int = 1, padding: int = 0
+    ) -> Tensor:
+        """(copies * size + padding, length), added to scores: row i sees its first `first` + i keys."""
         at = (first, size, length, copies)
         mask = self._masks.get(at)
         if mask is None:
@@ -165,7 +169,8 @@ class _ByRuns(ABC):
             if self._padding is not None:
                 hidden[:, : self._num_past] |= ~self._padding[0, : self._num_past]
             mask = torch.zeros(size, length, dtype=query.dtype, device=query.device)
-            mask = self._masks[at] = mask.masked_fill_(hidden, float("-inf")).repeat(copies, 1)
+            mask = mask.masked_fill_(hidden, float("-inf")).repeat(copies, 1)
+            mask = self._masks[at] = functional.pad(mask, (0, 0, 0, padding))
         return mask
 
 
@@ -227,17 +232,17 @@ class Apart(_ByRuns):
 
 @final
 class Aligned(_ByRuns):
-    """All tokens of a run in one call under a mask, over keys in whole blocks, a lone query twice."""
+    """All tokens of a run in one call under a mask, over keys in whole blocks, by queries in whole blocks."""
 
     def _run(self, layer: _Layer, query: Tensor, depth: int) -> Tensor:
         _, num_heads, num_new, size = query.shape
         # Heads that share keys are queries of one head: K and V are then read once for all of them.
         shared = num_heads // layer.key.shape[1]
         queries = query.reshape(1, layer.key.shape[1], shared * num_new, size)
-        if shared * num_new == 1:  # really twice: a view that repeats it takes another kernel
-            queries = torch.cat([queries, queries], 2)
+        padding = -shared * num_new % _QUERIES
+        queries = functional.pad(queries, (0, 0, 0, padding))
         first, length = layer.num_before + depth + 1, layer.key.shape[2]
-        mask = self._mask(first, num_new, length, query, queries.shape[2] // num_new)
+        mask = self._mask(first, num_new, length, query, shared, padding)
         output = functional.scaled_dot_product_attention(
             queries, layer.key, layer.value, attn_mask=mask[None, None], scale=layer.options.get("scaling")
         )

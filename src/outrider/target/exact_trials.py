@@ -6,8 +6,8 @@ dtype, on its device, with as many threads, and every logit is compared by its b
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, final
 
@@ -19,7 +19,14 @@ from transformers import PreTrainedModel
 
 from outrider.caches.in_place import InPlaceCache
 from outrider.lean import LeanForward
-from outrider.target.exact_attention import Apart, attended_configs, attending
+from outrider.target.exact_attention import (
+    BLOCK,
+    Aligned,
+    Apart,
+    Attention,
+    attended_configs,
+    attending,
+)
 from outrider.target.exact_rows import Exactness, ExactRows, Kind
 from outrider.target.masks import supports_tree, tree_inputs
 from outrider.target.probe import some_ids
@@ -29,12 +36,45 @@ from outrider.versions import CACHE
 # Tokens in the largest forward that is tried, and in those whose price is measured.
 _MOST_ROWS = 33
 _PRICED_ROWS = 9
-_RANDOM_ROWS = 24
+# Where kernels go over to other ways, and just past that.
+_RANDOM_SIZES = (2, 3, 5, 8, 9, 16, 17, 24, 32, 33)
 # Crossed by the forwards that are tried: the blocks of 8 to 64 keys of CPU kernels.
 _CONTEXT = 90
 _PRICED_CONTEXTS = (100, 1000)
 _GROUPS = (16, 8, 4)
-_GROUP_CONTEXTS = (90, 300, 500, 1500)
+_RANDOM_CONTEXTS = (90, 300, 500, 1500)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of an attention function."""
+
+    module: Any
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    options: dict[str, Any]
+
+    @property
+    def states(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.query, self.key, self.value
+
+    def random(self, length: int) -> list[Tensor]:
+        """Random queries of `_MOST_ROWS` tokens, keys and values of `length`."""
+        lengths = (_MOST_ROWS, length, length)
+        return [
+            _random((1, like.shape[1], size, like.shape[3]), like)
+            for like, size in zip(self.states, lengths, strict=True)
+        ]
+
+    def run(self, attention: Attention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        with torch.no_grad():
+            return attention(self.module, query, key, value, self.options)
+
+
+def _random(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    random = torch.Generator(like.device).manual_seed(len(shape))
+    return torch.randn(shape, generator=random, device=like.device, dtype=torch.float32).to(like.dtype)
 
 
 @final
@@ -78,16 +118,22 @@ def find(model: PreTrainedModel, kind: Kind, max_s: float) -> Exactness:
     began = perf_counter()
     trial = _Trial(model)
     try:
-        group = _largest_group(trial) if kind == "transformers" else 1
-        if group is None:
+        calls = _attention_calls(trial)
+        if not calls:
             return Exactness(
                 1, reason="its attention layers do not call the function that transformers names"
             )
-        if (shape := _shape_that_differs(model)) is not None:
-            return Exactness(1, reason=f"a linear layer of {shape} rounds one token otherwise than several")
-        rows = ExactRows(model, kind, Exactness(_MOST_ROWS, group))
+        most, reason = _rows_of_linear_layers(model)
+        group = 1
+        if kind == "transformers":
+            group = next((g for g in _GROUPS if all(_group_holds(g, call) for call in calls)), 1)
+        elif (by_attention := min(map(_rows_of_aligned, calls))) < most:
+            most, reason = by_attention, f"attention rounds {by_attention + 1} tokens otherwise than one"
+        if most == 1:
+            return Exactness(1, reason=reason)
+        rows = ExactRows(model, kind, Exactness(most, group))
         cache = trial.prompt(_CONTEXT)
-        text = trial.ids(_CONTEXT + _MOST_ROWS)[:, _CONTEXT:]
+        text = trial.ids(_CONTEXT + most)[:, _CONTEXT:]
         alone: list[Tensor] = []
         for token in text.split(1, dim=1):
             began_one = perf_counter()
@@ -97,48 +143,50 @@ def find(model: PreTrainedModel, kind: Kind, max_s: float) -> Exactness:
             if len(alone) > 1 and perf_counter() - began + one_s > max_s / 2:
                 break
         cache.crop(-len(alone))
-        max_rows, reason = 1, ""
+        max_rows, differs = 1, False
         for size in range(2, len(alone) + 1):
             if perf_counter() - began > max_s:
                 break
             together = trial.rows(rows, text[:, :size], cache)
             cache.crop(-size)
-            if not _same_bits(together, torch.cat(alone[:size])):
+            if differs := not _same_bits(together, torch.cat(alone[:size])):
                 reason = f"a forward over {size} tokens does not have the bits of forwards over one"
                 break
             max_rows = size
-        complete = bool(reason) or max_rows == _MOST_ROWS
+        complete = differs or max_rows == most
         takes_trees = max_rows >= _PRICED_ROWS and _trees_hold(trial, rows, cache, text[:, :max_rows])
         prices = _prices(trial, rows, takes_trees) if max_rows >= _PRICED_ROWS else None
-        reason = reason or f"only {max_rows} tokens were tried"
+        reason = reason if complete and reason else f"only {max_rows} tokens were tried"
         return Exactness(max_rows, group, takes_trees, prices, reason, complete)
     except Exception as error:  # a model may fail under a foreign attention in any way; then it is not had
         first = (str(error).splitlines() or [""])[0]
         return Exactness(1, reason=f"it fails under it ({type(error).__name__}: {first})")
 
 
-def _shape_that_differs(model: PreTrainedModel) -> str | None:
-    """The shape of a linear layer that has other bits for random rows together than alone; None where none has.
+def _rows_of_linear_layers(model: PreTrainedModel) -> tuple[int, str]:
+    """Up to how many random rows all shapes of linear layers have the bits of rows alone; and why no more.
 
-    Such a difference can be rare, and then the few tokens of the trial do not show it.
+    A difference can be rare, and then the few tokens of the trial do not show it.
     """
     layers = {
         (module.weight.shape, module.weight.dtype): module
         for module in model.modules()
         if type(module) is torch.nn.Linear
     }
-    for (shape, dtype), layer in layers.items():
-        random = torch.Generator(layer.weight.device).manual_seed(0)
-        size = (_RANDOM_ROWS, shape[1])
-        inputs = torch.randn(size, generator=random, device=layer.weight.device, dtype=torch.float32).to(
-            dtype
-        )
+    most, reason = _MOST_ROWS, ""
+    for (shape, _), layer in layers.items():
+        inputs = _random((_MOST_ROWS, shape[1]), layer.weight)
+        held = 1
         with torch.no_grad():
-            together = layer(inputs[None])[0]
             alone = torch.cat([layer(row[None, None])[0] for row in inputs])
-        if not torch.equal(together, alone):
-            return f"{shape[1]} to {shape[0]}"
-    return None
+            for size in _RANDOM_SIZES:
+                if size > most or not torch.equal(layer(inputs[None, :size])[0], alone[:size]):
+                    break
+                held = size
+        if held < most:
+            most = held
+            reason = f"a linear layer of {shape[1]} to {shape[0]} rounds more than {held} tokens otherwise than one"
+    return most, reason
 
 
 def _trees_hold(trial: _Trial, rows: ExactRows, cache: InPlaceCache, text: Tensor) -> bool:
@@ -167,40 +215,48 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
-def _largest_group(trial: _Trial) -> int | None:
-    """The largest group of `Apart` that changes no bit on random states of the model's shapes; None without calls."""
-    shapes: list[tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]] = []
+def _attention_calls(trial: _Trial) -> list[_Call]:
+    """A call of each kind that a forward makes of transformers' attention function."""
+    calls: list[_Call] = []
 
     def note(module: Any, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
-        shapes.append((module, query, key, value, options))
+        calls.append(_Call(module, query, key, value, {**options, "sliding_window": None}))
         return functional.scaled_dot_product_attention(query, key, value, enable_gqa=True).transpose(1, 2)
 
     with attending(trial.configs, note):
         trial.run({"input_ids": trial.ids(2), CACHE: InPlaceCache(trial.model.config)})
-    if not shapes:
-        return None
-    kinds = {tuple(state.shape[1::2] for state in call[1:4]): call for call in shapes}
-    return next((g for g in _GROUPS if all(_group_holds(g, *call) for call in kinds.values())), 1)
+    kinds = {tuple(state.shape[1::2] for state in call.states): call for call in calls}
+    return list(kinds.values())
 
 
-def _group_holds(
-    group: int, module: Any, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
-) -> bool:
-    random = torch.Generator(query.device).manual_seed(0)
-    options = {**options, "sliding_window": None}
-
-    def drawn(like: Tensor, length: int) -> Tensor:
-        shape = (1, like.shape[1], length, like.shape[3])
-        return torch.randn(shape, generator=random, device=like.device, dtype=torch.float32).to(like.dtype)
-
-    for context in _GROUP_CONTEXTS:
-        states = [drawn(like, context * (like is not query) + _MOST_ROWS) for like in (query, key, value)]
-        ways: list[Callable[..., Tensor]] = [Apart(context), Apart(context, group=group)]
-        with torch.no_grad():
-            one, other = (way(module, *states, options) for way in ways)
+def _group_holds(group: int, call: _Call) -> bool:
+    """Whether groups of `Apart` change no bit on random states."""
+    for context in _RANDOM_CONTEXTS:
+        states = call.random(context + _MOST_ROWS)
+        one, other = (call.run(Apart(context, group=each), *states) for each in (1, group))
         if not torch.equal(one, other):
             return False
     return True
+
+
+def _rows_of_aligned(call: _Call) -> int:
+    """Up to how many random rows `Aligned` gives the bits of rows alone."""
+    return min(_rows_of_aligned_at(context, call) for context in _RANDOM_CONTEXTS)
+
+
+def _rows_of_aligned_at(context: int, call: _Call) -> int:
+    def length(num_tokens: int) -> int:
+        return -(-(context + num_tokens) // BLOCK) * BLOCK
+
+    query, key, value = call.random(length(_MOST_ROWS))
+
+    def rows(start: int, end: int) -> Tensor:
+        shown = (states[:, :, : length(end)] for states in (key, value))
+        return call.run(Aligned(context + start), query[:, :, start:end], *shown)
+
+    alone = torch.cat([rows(at, at + 1) for at in range(_MOST_ROWS)], 1)
+    sizes = range(2, _MOST_ROWS + 1)
+    return next((size - 1 for size in sizes if not torch.equal(rows(0, size), alone[:, :size])), _MOST_ROWS)
 
 
 def _prices(trial: _Trial, rows: ExactRows, takes_trees: bool) -> dict[int, float]:

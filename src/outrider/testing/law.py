@@ -144,7 +144,7 @@ def _chi2_tail(statistic: float, freedom: int) -> float:
 
 def _sample(drafter: Any, rule: Verifier, table: Table, sample: int, budget: int) -> Tokens:
     """The first `table.length` tokens of one text, by rounds."""
-    row = Row(table.prompt, table.processors, Stopping([]), index=sample)
+    row = Row(table.prompt, table.processors, Stopping([]), stream=sample)
     drafter.reset(row.ids)
     num_prompt = row.length
     while row.length - num_prompt < table.length:

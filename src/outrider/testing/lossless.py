@@ -55,23 +55,18 @@ def assert_lossless(
         target = model if dtype == model.dtype else copy.deepcopy(model).to(dtype)
         expected = [plain(target, ids, max_new_tokens=max_new_tokens, **generate_kwargs) for ids in rows]
         for budget, size in itertools.product(budgets, batch_sizes):
-            for start in range(0, len(rows), size):
-                texts = _texts(
-                    target,
-                    rows[start : start + size],
-                    candidate_generator=generator,
-                    controller=Fixed(budget),
-                    do_sample=False,
-                    max_new_tokens=max_new_tokens,
-                    **generate_kwargs,
-                )
-                for ids, wanted, text in zip(rows[start:], expected[start:], texts, strict=False):
-                    text = _without_padding(text, wanted.shape[1]) if size > 1 else text
-                    where = f"budget {budget}, {dtype}" + (
-                        f", in a batch of {len(texts)}" if size > 1 else ""
-                    )
-                    _compare(target, text, wanted, ids.shape[1], where)
-                    compared += wanted.shape[1] - ids.shape[1]
+            compared += _compare_all(
+                target,
+                rows,
+                expected,
+                size,
+                f"budget {budget}, {dtype}",
+                candidate_generator=generator,
+                controller=Fixed(budget),
+                do_sample=False,
+                max_new_tokens=max_new_tokens,
+                **generate_kwargs,
+            )
     return compared
 
 
@@ -81,44 +76,35 @@ def assert_drafter_invariant(
     *,
     prompts: Iterable[Tensor] | None = None,
     seed: int = 0,
+    batch_sizes: Sequence[int] = (1, 4),
     max_new_tokens: int = 24,
     **generate_kwargs: Any,
 ) -> int:
     """Keyed sampling gives one text: for none, an oracle, random, hostile, and the given generators.
 
-    **Arguments:** as `assert_lossless`; `seed` is the text's.
+    **Arguments:** as `assert_lossless`; `seed` is the text's. Prompts must differ: where two rows of a batch
+        have one prompt, the second has another text.
 
     **Returns:** how many tokens were compared.
 
     **Raises:** `AssertionError` that tells which generator changed the text, and where.
     """
     vocab = model.config.get_text_config().vocab_size
+    rows = list(prompts) if prompts is not None else tiny_prompts(vocab)
+    options = {"seed": seed, "do_sample": True, "max_new_tokens": max_new_tokens, **generate_kwargs}
+    expected = [generate(model, ids, candidate_generator="none", **_mask(ids, options)) for ids in rows]
+    known = [text[0].tolist() for text in expected]
+    others = [
+        OracleGenerator(known),
+        OracleGenerator(known, num_wrong=2),
+        RandomGenerator(vocab),
+        AdversarialGenerator(),
+        *generators,
+    ]
     compared = 0
-    for ids in prompts if prompts is not None else tiny_prompts(vocab):
-
-        def text(generator: Any, ids: Tensor = ids) -> Tensor:
-            sequences: Tensor = generate(
-                model,
-                ids,
-                candidate_generator=generator,
-                seed=seed,
-                do_sample=True,
-                max_new_tokens=max_new_tokens,
-                **_mask(ids, generate_kwargs),
-            )
-            return sequences
-
-        expected = text("none")
-        others = [
-            OracleGenerator([expected[0].tolist()]),
-            OracleGenerator([expected[0].tolist()], num_wrong=2),
-            RandomGenerator(vocab),
-            AdversarialGenerator(),
-            *generators,
-        ]
-        for generator in others:
-            _compare(model, text(generator), expected, ids.shape[1], f"{_name(generator)}, seed {seed}")
-            compared += expected.shape[1] - ids.shape[1]
+    for generator, size in itertools.product(others, batch_sizes):
+        what = f"{_name(generator)}, seed {seed}"
+        compared += _compare_all(model, rows, expected, size, what, candidate_generator=generator, **options)
     return compared
 
 
@@ -126,6 +112,19 @@ def plain(model: Any, ids: Tensor, **generate_kwargs: Any) -> Tensor:
     """`model.generate`'s greedy text, (1, L) int64."""
     sequences: Tensor = model.generate(ids, do_sample=False, **_mask(ids, generate_kwargs))
     return sequences
+
+
+def _compare_all(
+    model: Any, rows: Sequence[Tensor], expected: Sequence[Tensor], size: int, what: str, **options: Any
+) -> int:
+    """Compare the texts of all prompts, generated for `size` at once; returns how many tokens that were."""
+    what = f"{what}, in a batch of {size}" if size > 1 else what
+    for start in range(0, len(rows), size):
+        texts = _texts(model, rows[start : start + size], **options)
+        for ids, wanted, text in zip(rows[start:], expected[start:], texts, strict=False):
+            text = _without_padding(text, wanted.shape[1]) if size > 1 else text
+            _compare(model, text, wanted, ids.shape[1], what)
+    return sum(wanted.shape[1] - ids.shape[1] for ids, wanted in zip(rows, expected, strict=True))
 
 
 def _texts(model: Any, rows: Sequence[Tensor], **generate_kwargs: Any) -> list[Tensor]:

@@ -15,7 +15,7 @@ from outrider.verification.step import Row, Verifier, descend, walk, warped
 
 @final
 class KeyedVerifier(Verifier):
-    """Commit argmax(scores + noise(seed, row, position)) at every position.
+    """Commit argmax(scores + noise(seed, stream, position)) at every position of the text.
 
     **Arguments:**
 
@@ -24,8 +24,8 @@ class KeyedVerifier(Verifier):
 
     **Exact:** each token's law, given those before it, is softmax(scores), for any candidates, a
     generator's that draws with the same noise included (Daliri, Musco and Suresh 2024); and with one
-    seed the text is the same for every generator, tree, budget and batch, and for none. One pass over
-    V for each committed token.
+    seed the text is the same for every generator, tree, budget, batch and padding, and for none. One
+    pass over V for each committed token.
     """
 
     def __init__(self, seed: int | None = None) -> None:
@@ -34,10 +34,13 @@ class KeyedVerifier(Verifier):
     def verify(self, row: Row, candidates: Candidates, logits: Tensor) -> list[int]:
         if row.wants_scores or logits.device.type == "cpu":
             return walk(
-                row, candidates, logits, lambda scores, at: keyed_choice(scores, self.seed, row.index, at)
+                row,
+                candidates,
+                logits,
+                lambda scores, at: keyed_choice(scores, self.seed, row.stream, at - row.num_padding),
             )
-        positions = [row.length, *(row.length + candidates.depths()).tolist()]
-        tokens = keyed_choices(logits, positions, self.seed, row.index)
+        positions = [row.position, *(row.position + candidates.depths()).tolist()]
+        tokens = keyed_choices(logits, positions, self.seed, row.stream)
         if min(tokens) < 0:
             raise NonFiniteLogitsError(
                 "the target returned NaN logits, so no token can be drawn; check its weights"
@@ -46,7 +49,7 @@ class KeyedVerifier(Verifier):
 
     def draw(self, row: Row, logits: Tensor, position: int) -> int:
         """The draft's own choice by the same noise, after the row's warpers: most likely the target's."""
-        return keyed_choice(warped(row, logits), self.seed, row.index, position)
+        return keyed_choice(warped(row, logits), self.seed, row.stream, position - row.num_padding)
 
 
 def draw_seed() -> int:

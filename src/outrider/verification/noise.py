@@ -1,6 +1,6 @@
-"""Position-keyed noise: a Gumbel number for each (seed, row, position, token), from a counter.
+"""Position-keyed noise: a Gumbel number for each (seed, stream, position, token), from a counter.
 
-The same 64-bit hash (splitmix64 over a key of seed, row and position) is written twice: with torch for
+The same 64-bit hash (splitmix64 over a key of seed, stream and position) is written twice: with torch for
 any device, and with Numba for the CPU, where a choice skips the logarithms of tokens that cannot win.
 A token's noise depends neither on the device nor on the size of the vocabulary.
 """
@@ -22,7 +22,7 @@ from outrider.verification.bits import bits_of
 _STEP, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
-def keyed_noise(seed: int, row: int, position: int, vocab: int, device: torch.device | str) -> Tensor:
+def keyed_noise(seed: int, stream: int, position: int, vocab: int, device: torch.device | str) -> Tensor:
     """Standard Gumbel noise of every token at one position. (vocab,) float32; do not write to it.
 
     argmax(log p + noise) is a draw from p. A draft model that draws with the same noise is verified
@@ -31,16 +31,16 @@ def keyed_noise(seed: int, row: int, position: int, vocab: int, device: torch.de
     **Arguments:**
 
     - `seed`: Any integer; taken modulo 2**64.
-    - `row`: The row's number in its batch (`Row.index`).
-    - `position`: Committed tokens before the one to draw, the prompt's included.
+    - `stream`: Texts of one stream draw alike (`Row.stream`).
+    - `position`: Committed tokens before the one to draw, the prompt's included, padding not (`Row.position`).
     - `vocab`: How many tokens.
 
     **Exact:** 52 random bits a token, float64 logarithms, never infinite.
     """
-    return _cached_noise(stream_key(seed, row, position), vocab, str(device))
+    return _cached_noise(stream_key(seed, stream, position), vocab, str(device))
 
 
-def keyed_choice(scores: Tensor, seed: int, row: int, position: int) -> int:
+def keyed_choice(scores: Tensor, seed: int, stream: int, position: int) -> int:
     """The token argmax(scores + noise): a draw from softmax(scores), by `keyed_noise`.
 
     **Arguments:**
@@ -54,9 +54,9 @@ def keyed_choice(scores: Tensor, seed: int, row: int, position: int) -> int:
     """
     flat = scores.reshape(-1)
     if flat.device.type == "cpu":
-        best = int(argmax(*bits_of(flat), np.uint64(stream_key(seed, row, position))))
+        best = int(argmax(*bits_of(flat), np.uint64(stream_key(seed, stream, position))))
     else:
-        best = int(_choose(flat, keyed_noise(seed, row, position, flat.numel(), flat.device)))
+        best = int(_choose(flat, keyed_noise(seed, stream, position, flat.numel(), flat.device)))
     if best < 0:
         raise NonFiniteLogitsError(
             "the scores hold NaN, or leave no token possible; check the model's weights "
@@ -65,12 +65,12 @@ def keyed_choice(scores: Tensor, seed: int, row: int, position: int) -> int:
     return best
 
 
-def keyed_choices(logits: Tensor, positions: list[int], seed: int, row: int) -> list[int]:
+def keyed_choices(logits: Tensor, positions: list[int], seed: int, stream: int) -> list[int]:
     """`keyed_choice` for the rows of (n, V) at once, with one device-to-host copy; -1 where it raises.
 
     **Exact:** as `keyed_choice`.
     """
-    noise = {at: keyed_noise(seed, row, at, logits.shape[1], logits.device) for at in set(positions)}
+    noise = {at: keyed_noise(seed, stream, at, logits.shape[1], logits.device) for at in set(positions)}
     found: list[int] = _choose(logits.float(), torch.stack([noise[at] for at in positions])).tolist()
     return found
 

@@ -73,6 +73,8 @@ class Row:
     - `processors`, `stopping`: What plain decoding would apply to this row.
     - `keep_scores`: Keep the processed scores of every committed token, (1, V) float32 each.
     - `index`: The row's number in its batch.
+    - `num_padding`: Ids of the prompt that are padding. `position` counts without them.
+    - `stream`: Which of the seed's streams of noise the row draws from.
     - `keep_logits`: Keep the raw logits of every committed token likewise.
     - `finished`: Whether the text has ended.
     - `is_stateless`: Whether the processors were tried, and keep no state from call to call.
@@ -85,6 +87,8 @@ class Row:
     keep_scores: bool = False
     keep_logits: bool = False
     index: int = 0
+    num_padding: int = 0
+    stream: int = 0
     finished: bool = False
     is_stateless: bool = False
     scores: list[Tensor] = field(default_factory=list)
@@ -104,6 +108,11 @@ class Row:
         view = self._host[: self.length]
         view.flags.writeable = False
         return view
+
+    @property
+    def position(self) -> int:
+        """Where the next token stands in the text: committed tokens before it, without padding."""
+        return self.length - self.num_padding
 
     def tensor(self) -> Tensor:
         """(1, L) int64 on the target's device. All committed tokens."""
